@@ -12,8 +12,6 @@
     ├── RunUnreadable             a run, an evaluation or a log of episodes is not there, or damaged
     ├── CompilerMissing           the TPU compiler is not installed
     ├── PromptTooLong             a prompt does not fit into the rollout's cache
-    ├── NoVerdict                 whether a message refuses, or asks back, could not be judged
-    ├── NoneFinished              an evaluation's episodes were all cut off
     ├── DecoderError              a request to a decoder is beyond its limits
     ├── CannotServe               the server of a policy cannot start
     ├── RequestRefused            a request to that server is refused

@@ -11,7 +11,7 @@ from pathlib import Path
 from astra_jax.chat.template import require_chat_template
 from astra_jax.checkpoints.checkpoint import load_params
 from astra_jax.checkpoints.policy import Policy, load_policy
-from astra_jax.cli.surroundings import ending_judge_for, with_sandbox
+from astra_jax.cli.surroundings import with_sandbox
 from astra_jax.config import load_config
 from astra_jax.episodes.log import LoggedEpisode, read_episodes
 from astra_jax.episodes.rollout import RolloutEngine
@@ -55,13 +55,12 @@ def evaluate(options: argparse.Namespace) -> None:
     async def run(sandbox: AsyncSandboxClient) -> Evaluation:
         if options.baseline is not None:
             return await evaluate_program(lexical, environments, config, sandbox)
-        async with ending_judge_for(config.ending_judge, config.out) as judge:
-            engine = RolloutEngine(policy.model_config, policy.tokenizer, sandbox, config.rollout, judge=judge)
-            temperatures = [config.rollout.temperature]
-            (found,) = await evaluate_environments(
-                temperatures, engine, policy.params, environments, config, seed=config.seed
-            )
-            return found
+        engine = RolloutEngine(policy.model_config, policy.tokenizer, sandbox, config.rollout)
+        temperatures = [config.rollout.temperature]
+        (found,) = await evaluate_environments(
+            temperatures, engine, policy.params, environments, config, seed=config.seed
+        )
+        return found
 
     evaluation = with_sandbox(options, source.card.packages, run)
     by_environment = list(map(evaluated, evaluation.groups))

@@ -11,19 +11,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
-from astra_jax.config import load_config
-from astra_jax.episodes.endings import EndingJudge, NoVerdict, by_lexicon
 from sandbox.client import AsyncSandboxClient, first_contact
 from sandbox.local import local_sandbox
 from synthesis.procedural.teacher import ProceduralTeacher
-from synthesis.prompts.ending import JudgeEnding
-from synthesis.records import Environment
 from synthesis.run.destination import Result, require_destination
 from synthesis.run.lock import run_lock
 from synthesis.stage import StageReport
 from synthesis.teacher.config import OpenAITeacherConfig
 from synthesis.teacher.openai import OpenAITeacher
-from synthesis.teacher.protocol import BadReply, Teacher
+from synthesis.teacher.protocol import Teacher
 
 _T = TypeVar("_T")
 
@@ -104,34 +100,6 @@ async def teacher_for(config: OpenAITeacherConfig | None, out: Path) -> AsyncIte
         await teacher.close()
         if teacher.ledger.questions:  # a run that was stopped has cost as much
             print(teacher.ledger.table(), file=sys.stderr)
-
-
-@contextlib.asynccontextmanager
-async def ending_judge_for(config: Path | None, out: Path) -> AsyncIterator[EndingJudge]:
-    """Yield the judge of messages that are to refuse or to ask back: the endpoint that a file names, or the lexicon.
-
-    Raises:
-        ConfigError: the file is missing or is no config of a teacher.
-    """
-    if config is None:
-        yield by_lexicon
-        return
-    async with teacher_for(load_config(OpenAITeacherConfig, config, []), out) as teacher:
-
-        async def judge(environment: Environment, said: str) -> bool:
-            assert environment.expectation != "answer", "an answer is judged by its sub-tasks"
-            asked = JudgeEnding(
-                language=environment.language,
-                expectation=environment.expectation,
-                asked=environment.question,
-                said=said,
-            )
-            try:
-                return (await teacher.ask(asked, seed=0)).verdict
-            except BadReply as error:
-                raise NoVerdict(str(error)) from error
-
-        yield judge
 
 
 def with_usage(report: StageReport, teacher: Teacher) -> StageReport:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import jax
 
-from astra_jax.cli.surroundings import ending_judge_for, required_packages, sandbox_for
+from astra_jax.cli.surroundings import required_packages, sandbox_for
 from astra_jax.config import load_config
 from astra_jax.mesh.hosts import (
     are_hosts_announced,
@@ -54,14 +54,13 @@ def sft(options: argparse.Namespace) -> None:
 
 
 def rl(options: argparse.Namespace) -> None:
-    """Run RL, or the rest of it, with a sandbox and the judge of endings that the config names."""
+    """Run RL, or the rest of it, with a sandbox."""
     config = load_config(RLConfig, options.config, options.overrides)
 
     async def run(url: str) -> dict:
-        replies_of = host_folder(config.out)  # each host keeps the replies that its judge got
-        async with AsyncSandboxClient(url) as sandbox, ending_judge_for(config.ending_judge, replies_of) as judge:
+        async with AsyncSandboxClient(url) as sandbox:
             await required_packages(sandbox, packages)
-            return await run_rl(config, sandbox, judge)
+            return await run_rl(config, sandbox)
 
     with _started(config, RL_RUN) as stack:
         require_wandb(config.wandb if jax.process_index() == 0 else None)  # before a sandbox is looked for

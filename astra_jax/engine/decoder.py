@@ -281,7 +281,7 @@ class PagedDecoder:
             ends = {*self._end_ids, *track.sampling.stop_ids}
             # A program stops a row only at the decoder's own end ids: tokens behind another stop id are dropped here.
             count = next((number for number, id_ in enumerate(of_row.ids, 1) if id_ in ends), len(of_row.ids))
-            of_row = SaidRow(of_row.ids[:count], of_row.logprobs[:count], of_row.kept[:count])
+            of_row = SaidRow(of_row.ids[:count], of_row.logprobs[:count])
             self._sampled_tokens += count
             self._schedule.has_sampled(row, of_row)
             message = self._messages[track.session]
@@ -305,7 +305,7 @@ class PagedDecoder:
         if self._calls_away is not None and finish != "aborted" and not message.done.done():
             self._due[session] = self._num_calls + self._calls_away
         said = Generated(
-            *(track.said, track.logprobs, track.versions, finish, track.kept),
+            *(track.said, track.logprobs, track.versions, finish),
             # One more than was read: the last given token is computed with the first sampled one.
             computed_tokens=min(len(message.ids), message.computed_tokens + 1),
         )

@@ -259,14 +259,7 @@ def asked_of(sample: Sample, most_pages: int) -> Asked:
 def said_of(sample: Sample, sampled: Sampled, of_this_host: Callable[[jax.Array], np.ndarray]) -> Said:
     """Return the tokens that each row said; here the host waits for the devices."""
     ids, logprobs, counts = map(of_this_host, (sampled.ids_DRT, sampled.logprobs_DRT, sampled.counts_DR))
-    wants_kept = [row.track.sampling is not None and row.track.sampling.hands_out_kept for row in sample.all_rows()]
-    # Sixty times as large as all the others together: it stays on the devices unless a row wants it.
-    kept = of_this_host(sampled.kept_DRTK) if any(wants_kept) else None
     places = [(shard, number) for shard, of_shard in enumerate(sample.rows) for number in range(len(of_shard))]
-    said = []
-    for place, wants in zip(places, wants_kept, strict=True):
-        count = counts[place]
-        of_tokens = kept[place][:count] if kept is not None and wants else []
-        kept_ids = [of_token[of_token >= 0].tolist() for of_token in of_tokens]
-        said.append(SaidRow(ids[place][:count].tolist(), logprobs[place][:count].tolist(), kept_ids))
-    return said
+    return [
+        SaidRow(ids[place][: counts[place]].tolist(), logprobs[place][: counts[place]].tolist()) for place in places
+    ]

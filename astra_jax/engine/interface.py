@@ -13,8 +13,6 @@ from typing import Final, Literal
 from astra_jax.errors import AstraError
 
 _LEAST_TEMPERATURE: Final = 1e-6
-MOST_KEPT_IDS: Final = 64
-"""The largest `Sampling.top_k` with which a decoder hands out the ids that it kept."""
 
 Finish = Literal["end", "length", "aborted"]
 """Reason why a message ended: an end token came; `Sampling.max_tokens` were sampled; `abort` was called."""
@@ -33,8 +31,6 @@ class Sampling:
 
     Raises:
         DecoderError: there is no such temperature or truncation.
-
-    Decided: docs/decisions/rl.md, “The loss uses the token ids that top-k and top-p kept”.
     """
 
     max_tokens: int
@@ -60,11 +56,6 @@ class Sampling:
                 "expected top_k from 1 to 2^31 - 1 or none, and top_p from 2^-126 to 1, found "
                 f"{self.top_k} and {self.top_p}"
             )
-
-    @property
-    def hands_out_kept(self) -> bool:
-        """Whether the kept ids of each token are handed out: `top_k` keeps at most `MOST_KEPT_IDS`."""
-        return self.temperature > 0 and self.top_k is not None and self.top_k <= MOST_KEPT_IDS
 
 
 @dataclass(frozen=True, order=True)
@@ -98,8 +89,6 @@ class Generated:
     policy_versions: list[int]
     """Version of the weights that each token was sampled with."""
     finish: Finish
-    kept: list[list[int]] = field(default_factory=list)
-    """Ids that truncation kept for each token, likeliest first; empty if `Sampling.hands_out_kept` is false."""
     computed_tokens: int | None = field(default=None, compare=False)
     """Given tokens that were computed for this message; the others were found in pages. None if the decoder
     does not tell."""

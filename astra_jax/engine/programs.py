@@ -21,7 +21,7 @@ import numpy as np
 from astra_jax.engine.kv_pages import Pages
 from astra_jax.engine.page_attention import rows_of
 from astra_jax.engine.ragged_pages import Rows
-from astra_jax.engine.sampling import MOST_KEPT_IDS, Drawn, sample_tokens, slot_keys
+from astra_jax.engine.sampling import Drawn, sample_tokens, slot_keys
 from astra_jax.mesh.placement import on_devices
 from astra_jax.model.attention import attention
 from astra_jax.model.config import ModelConfig
@@ -58,8 +58,6 @@ class Sampled(NamedTuple):
     ids_DRT: jax.Array
     logprobs_DRT: jax.Array
     """Log-probs under the distribution that was sampled from."""
-    kept_DRTK: jax.Array
-    """Ids that truncation kept, as in `Drawn`."""
     counts_DR: jax.Array
     """Number of tokens that each row sampled."""
     steps: jax.Array
@@ -234,7 +232,6 @@ def sample_rows(
         said=Drawn(
             ids_E=jnp.zeros((num_rows, max_tokens), jnp.int32),
             logprobs_E=jnp.zeros((num_rows, max_tokens), jnp.float32),
-            kept_EK=jnp.zeros((num_rows, max_tokens, MOST_KEPT_IDS), jnp.int32),
         ),
         counts_R=jnp.zeros(num_rows, jnp.int32),
         step=jnp.int32(0),
@@ -246,10 +243,10 @@ def sample_rows(
     counts_DR = done.counts_R.reshape(shape)
     written = tuple(rows.end(kv, counts_DR) for (_, rows), kv in zip(layers_rows, done.kv, strict=True))
     # Each host reads the rows of its own shards.
-    ids_DRT, logprobs_DRT, kept_DRTK, counts_DR = (
+    ids_DRT, logprobs_DRT, counts_DR = (
         constrain(x.reshape(*shape, *x.shape[1:]), "batch", *["slots"] * x.ndim) for x in (*done.said, done.counts_R)
     )
-    return written, Sampled(ids_DRT, logprobs_DRT, kept_DRTK, counts_DR, done.step)
+    return written, Sampled(ids_DRT, logprobs_DRT, counts_DR, done.step)
 
 
 def _flat(x_DR: Rows) -> jax.Array:

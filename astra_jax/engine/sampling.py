@@ -2,7 +2,7 @@
 
 The draw depends on the slot's key and its position, not on neighbours.
 
-Dimensions: E slots · V vocabulary · N blocks of B tokens each · K likeliest ids.
+Dimensions: E slots · V vocabulary · N blocks of B tokens each · M likeliest ids.
 
 Decided: docs/decisions/rl.md, “A token is drawn by two uniform numbers”.
 """
@@ -16,10 +16,9 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from astra_jax.engine.interface import MOST_KEPT_IDS
-
 _BLOCK_TOKENS = 128  # one row of a TPU's lanes
-_Draw = tuple[jax.Array, jax.Array, jax.Array]  # ids [E], log-probs [E] and kept ids [E, K], as `Drawn` has them
+_FEW_IDS = 64
+"""The largest `top_k` for which no more than this number of ids is sorted."""
 
 
 @functools.partial(jax.jit, static_argnums=2)
@@ -34,8 +33,6 @@ class Drawn(NamedTuple):
     ids_E: jax.Array
     logprobs_E: jax.Array
     """Log-probs under the distribution that was drawn from: the kept ids add up to 1."""
-    kept_EK: jax.Array
-    """Ids that truncation kept, likeliest first, then -1; all -1 without a `top_k` of at most K."""
 
 
 def sample_tokens(
@@ -70,19 +67,16 @@ def sample_tokens(
 
     # Ids are sorted only if a slot truncates, and no more of them than its `top_k` asks for.
     is_truncated_E = ((top_k_E > 0) | (top_p_E < 1)) & ~is_greedy_E
-    is_short_E = is_truncated_E & (top_k_E > 0) & (top_k_E <= MOST_KEPT_IDS)
+    is_short_E = is_truncated_E & (top_k_E > 0) & (top_k_E <= _FEW_IDS)
     draw = functools.partial(_draw_truncated, logits_EV, divisor_E1, uniform_E2, top_k_E[:, None], top_p_E[:, None])
-    drawn = ids_E, logprobs_E, jnp.full((len(ids_E), MOST_KEPT_IDS), -1)
-    drawn = _redrawn(is_short_E, functools.partial(draw, MOST_KEPT_IDS), drawn)
-    ids_E, logprobs_E, _ = _redrawn(is_truncated_E & ~is_short_E, functools.partial(draw, logits_EV.shape[1]), drawn)
-    return Drawn(ids_E, logprobs_E, drawn[2])
+    drawn = _redrawn(is_short_E, functools.partial(draw, _FEW_IDS), Drawn(ids_E, logprobs_E))
+    return _redrawn(is_truncated_E & ~is_short_E, functools.partial(draw, logits_EV.shape[1]), drawn)
 
 
-def _redrawn(is_its_E: jax.Array, draw: Callable[[], _Draw], drawn: _Draw) -> _Draw:
+def _redrawn(is_its_E: jax.Array, draw: Callable[[], Drawn], drawn: Drawn) -> Drawn:
     """Return `drawn`, with the tokens of `draw` in some slots; without such slots it is not computed."""
     again = jax.lax.cond(is_its_E.any(), draw, lambda: drawn)
-    ids_E, logprobs_E = (jnp.where(is_its_E, *both) for both in zip(again[:2], drawn[:2], strict=True))
-    return ids_E, logprobs_E, jnp.where(is_its_E[:, None], again[2], drawn[2])
+    return Drawn(*(jnp.where(is_its_E, *both) for both in zip(again, drawn, strict=True)))
 
 
 def _draw_truncated(
@@ -92,7 +86,7 @@ def _draw_truncated(
     top_k_E1: jax.Array,
     top_p_E1: jax.Array,
     most_ids: int,
-) -> _Draw:
+) -> Drawn:
     """Draw among the ids that truncation keeps of the `most_ids` likeliest."""
     # The lowest of equally likely ids comes first. Each bound keeps a beginning of this order.
     logits_EM, ids_EM = jax.lax.top_k(logits_EV, min(most_ids, logits_EV.shape[1]))
@@ -106,9 +100,7 @@ def _draw_truncated(
     place_E, mass_E = _by_inverse_cdf(jnp.where(is_kept_EM, weights_EM, 0), uniform_E2)
     slots_E = jnp.arange(len(place_E))
     logprobs_E = scaled_EM[slots_E, place_E] - jnp.log(mass_E)
-    kept_EK = jnp.where(is_kept_EM, ids_EM, -1)[:, :MOST_KEPT_IDS]
-    few = MOST_KEPT_IDS - kept_EK.shape[1]
-    return ids_EM[slots_E, place_E], logprobs_E, jnp.pad(kept_EK, ((0, 0), (0, few)), constant_values=-1)
+    return Drawn(ids_EM[slots_E, place_E], logprobs_E)
 
 
 def _by_inverse_cdf(weights_EV: jax.Array, uniform_E2: jax.Array) -> tuple[jax.Array, jax.Array]:

@@ -37,9 +37,8 @@ class Track:
     sampling: Sampling | None = None
     """Rules by which the message is sampled; None while no message is asked for."""
     said: list[int] = field(default_factory=list)
-    """Tokens of the message so far; the next three lists have one entry for each."""
+    """Tokens of the message so far; the next two lists have one entry for each."""
     logprobs: list[float] = field(default_factory=list)
-    kept: list[list[int]] = field(default_factory=list)
     versions: list[int] = field(default_factory=list)
     ticket: int = 0
     """Place of the message in the order in which messages were asked for."""
@@ -58,7 +57,7 @@ class Track:
         """Begin a message after all tokens so far, `ids`."""
         self.num_prompt_tokens = min(self.num_prompt_tokens, len(ids))  # a rewritten history may be shorter
         self.ids, self.sampling, self.ticket = ids, sampling, ticket
-        self.said, self.logprobs, self.kept, self.versions = [], [], [], []
+        self.said, self.logprobs, self.versions = [], [], []
 
     def add(self, said: SaidRow) -> None:
         """Add the tokens that a call sampled: all but the last of `ids` then lie in pages."""
@@ -66,7 +65,6 @@ class Track:
         self.ids.extend(said.ids)
         self.said.extend(said.ids)
         self.logprobs.extend(said.logprobs)
-        self.kept.extend(said.kept)
         self.versions.extend([self.policy_version] * len(said.ids))
 
 
@@ -89,7 +87,6 @@ class SaidRow(NamedTuple):
 
     ids: list[int]
     logprobs: list[float]
-    kept: list[list[int]]
 
 
 @dataclass(frozen=True)

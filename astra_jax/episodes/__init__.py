@@ -2,7 +2,6 @@
 
 ledger       The token ledger: the exact tokens of one episode, and the writer of each.
 episode      One episode: the policy in one environment, until it stops calling tools or runs into a limit.
-endings      Judges of a message that should refuse or ask back, as its environment expects: a lexicon, or a model.
 tool_mixing  Mixing irrelevant tools in: which distractors an episode is shown, and in which order all tools stand.
 rollout      Rollouts: groups of episodes of one policy, each at its own pace, with their tools in the sandbox.
 rewards      The reward of an episode: the F1 of solved sub-tasks (ASTRA, section on RL), and others beside it.

@@ -9,23 +9,16 @@ from typing import Any, Final, Literal, TypeVar
 
 from astra_jax.chat.format import Segment, Source, generation_prompt, tool_response_segments, user_segment
 from astra_jax.chat.tool_calls import MalformedToolCall, ParsedToolCall, parse_turn
-from astra_jax.episodes.endings import EndingJudge, NoVerdict, by_lexicon
 from astra_jax.episodes.ledger import TokenLedger
 from sandbox.client import AsyncSandboxClient
 from synthesis.answers.counting import EpisodeCounts, count_episode
+from synthesis.answers.expectation import meets_expectation
 from synthesis.answers.final_answer import is_answer_accurate
 from synthesis.answers.tool_response import error_response, tool_response
 from synthesis.records import Environment, EnvironmentTool, JsonObject, JsonValue
 
 _T = TypeVar("_T")
-StopReason = Literal[
-    "no_tool_call",
-    "end_of_text",
-    "max_turns",
-    "max_response_tokens",
-    "deadline",
-    "no_verdict",
-]
+StopReason = Literal["no_tool_call", "end_of_text", "max_turns", "max_response_tokens"]
 MODEL_ERRORS: Final = ("malformed_call", "unknown_tool", "wrong_arguments")
 """Errors of a call itself. Errors in a tool have the sandbox's words (`ErrorKind`)."""
 BROKEN_TOOL: Final = ("crashed", "invalid_source")
@@ -85,11 +78,6 @@ class Episode:
     """Seconds that the episode has waited for its tools; they are of a clock, so no checkpoint holds them."""
 
     @property
-    def is_unfinished(self) -> bool:
-        """Whether a clock cut it off, or no judge gave a verdict; it then has no reward and is in no figure."""
-        return self.stop_reason in ("deadline", "no_verdict")
-
-    @property
     def met_broken_tool(self) -> bool:
         """Whether a call had no answer because its tool is broken or its process was ended."""
         return any(outcome.error_kind in BROKEN_TOOL for outcome in self.outcomes)
@@ -115,7 +103,7 @@ class Episode:
             return self.met_expectation
         return is_answer_accurate(self.environment, self.final_text)
 
-    async def take_turn(self, text: str, sandbox: AsyncSandboxClient, judge: EndingJudge = by_lexicon) -> list[Segment]:
+    async def take_turn(self, text: str, sandbox: AsyncSandboxClient) -> list[Segment]:
         """Run the tool calls of an assistant message; return the text of template and tools, or of the user, behind it.
 
         The user answers the first question back where the environment's question leaves something out. Empty when the
@@ -126,7 +114,7 @@ class Episode:
         """
         said = parse_turn(text)
         if not said.tool_calls:
-            return await self._answered_by_user(said.content, judge)
+            return self._answered_by_user(said.content)
         if self.state is None:
             outcomes = await all_or_none(self._call(call, sandbox) for call in said.tool_calls)
         else:  # calls of a stateful environment see one another's changes, so they run in order
@@ -134,15 +122,11 @@ class Episode:
         self.outcomes.extend(outcomes)
         return response_segments([outcome.response for outcome in outcomes])
 
-    async def _answered_by_user(self, content: str, judge: EndingJudge) -> list[Segment]:
+    def _answered_by_user(self, content: str) -> list[Segment]:
         """Return the user's reply to a message without a call; [] if that is the last message."""
         self.final_text = content
         if self.environment.expectation != "answer" and not self.met_expectation:
-            try:
-                self.met_expectation = await judge(self.environment, content)
-            except NoVerdict:
-                self.stop_reason = "no_verdict"
-                return []
+            self.met_expectation = meets_expectation(self.environment.expectation, content)
             reply = self.environment.user_reply
             if self.met_expectation and reply is not None:
                 self.final_text = ""

@@ -9,9 +9,9 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, ValidationError, field_validator, model_validator
 
 from astra_jax.chat.format import Source
 from astra_jax.chat.tokenizer import Tokenizer
@@ -31,7 +31,7 @@ _MOST_TOKENS_OF_A_CHARACTER = 4  # a character has at most four bytes, a token a
 
 
 class LoggedToken(NamedTuple):
-    """One token: `[id, text, source, sampled log-prob, turn, policy version, [kept id, …]]`."""
+    """One token: `[id, text, source, sampled log-prob, turn, policy version]`."""
 
     id: int
     text: str
@@ -44,8 +44,6 @@ class LoggedToken(NamedTuple):
     """Number of the assistant message from 1; 0 for the prompt."""
     policy_version: int = -1
     """Updates that the policy had seen when it sampled the token; -1 for other tokens."""
-    kept: tuple[int, ...] = ()
-    """Ids that truncation kept where the token was drawn; empty if they are not recorded."""
 
 
 class RolledOut(Frozen):
@@ -79,6 +77,14 @@ class LoggedEpisode(FinishedEpisode):
     """Seed, slot and limits of the rollout; None if no policy spoke."""
     tokens: tuple[LoggedToken, ...]
 
+    @field_validator("tokens", mode="before")
+    @classmethod
+    def _without_kept_ids(cls, tokens: Any) -> Any:
+        """Read earlier logs as well: their tokens end with the ids that truncation kept, none without truncation."""
+        if not isinstance(tokens, list):
+            return tokens
+        return [token[:6] if isinstance(token, list) and token[6:] == [[]] else token for token in tokens]
+
     @model_validator(mode="after")
     def _is_whole(self) -> LoggedEpisode:
         """Refuse a line without one of the fields that a test of a reward may leave out, and join the messages."""
@@ -100,7 +106,7 @@ def episode_to_json(episode: Episode, tokenizer: Tokenizer, *, policy: str, rewa
     texts = token_texts(ledger.ids, tokenizer)
     sources = [Source(source).name.lower() for source in ledger.sources]
     logprobs = [round(logprob, 6) for logprob in ledger.sampled_logprobs]
-    columns = (ledger.ids, texts, sources, logprobs, ledger.turns, ledger.policy_versions, map(tuple, ledger.kept))
+    columns = (ledger.ids, texts, sources, logprobs, ledger.turns, ledger.policy_versions)
     versions = [version for version in ledger.policy_versions if version >= 0]
     return LoggedEpisode(
         **dict(finished_episode(episode, tokenizer)),

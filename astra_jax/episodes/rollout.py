@@ -18,6 +18,7 @@ Decided: docs/decisions/rl.md, “Episodes advance independently, in pages of 32
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -32,7 +33,6 @@ from astra_jax.engine.device import XLADevice
 from astra_jax.engine.interface import Generated, Load, Sampling, Session
 from astra_jax.engine.shared_device import shared
 from astra_jax.engine.sizes import decode_limits
-from astra_jax.episodes.endings import EndingJudge, by_lexicon
 from astra_jax.episodes.episode import Episode, all_or_none
 from astra_jax.episodes.ledger import TokenLedger
 from astra_jax.episodes.saved import exchanged
@@ -58,16 +58,8 @@ class RolloutConfig(Frozen):
     """Tokens after the prompt, tool responses included."""
     max_turns: int = Field(gt=0)
     """Assistant messages of an episode."""
-    max_tool_seconds: float | None = Field(default=None, gt=0)
-    """Seconds that an episode may wait for its tools, all turns together; then it is cut off. The run no longer
-    follows from the seed alone. Below the deadline of the sandbox's client (120 s) an outage cuts episodes off before
-    it ends the run. Waiting for one of the client's 256 connections or a judge counts."""
     temperature: float = Field(default=1.0, ge=0)
     """Divisor of the logits; at 0 each token is the most likely one (greedy)."""
-    top_k: int | None = Field(default=None, gt=0)
-    """Number of likeliest ids that a token is drawn from; without it all (`engine.interface.Sampling`)."""
-    top_p: float = Field(default=1.0, gt=0, le=1)
-    """Share of probability that the likeliest ids must reach together; a token is drawn from the fewest that do."""
     reproducible: bool = True
     """Whether the same seed gives the same bytes: episodes come back from their tools in an order that follows from
     tokens alone. Without it none waits for another's tools, which is faster where those take seconds; then draws are
@@ -77,6 +69,23 @@ class RolloutConfig(Frozen):
     kv_share: float = Field(default=1.0, gt=0, le=1)
     """Cached keys and values on the devices, as a share of those of all episodes at once at full length; if room runs
     out, episodes that wait for their tools give way first, then those that asked last; their tokens are read again."""
+
+    def sampling(self, max_tokens: int, temperature: float) -> Sampling:
+        """Return the rules for a message of at most `max_tokens`: a token is drawn from the whole distribution."""
+        return Sampling(max_tokens, temperature)
+
+
+class EvaluationRollout(RolloutConfig):
+    """Limits and sampling of an episode that nothing is learnt from, so that its tokens may be truncated."""
+
+    top_k: int | None = Field(default=None, gt=0)
+    """Number of likeliest ids that a token is drawn from; without it all (`engine.interface.Sampling`)."""
+    top_p: float = Field(default=1.0, gt=0, le=1)
+    """Share of probability that the likeliest ids must reach together; a token is drawn from the fewest that do."""
+
+    def sampling(self, max_tokens: int, temperature: float) -> Sampling:
+        """Return the rules for a message of at most `max_tokens`."""
+        return Sampling(max_tokens, temperature, self.top_k, self.top_p)
 
 
 class PromptTooLong(AstraError, ValueError):
@@ -107,17 +116,11 @@ class RolloutEngine:
     """
 
     def __init__(
-        self,
-        model_config: ModelConfig,
-        tokenizer: Tokenizer,
-        sandbox: AsyncSandboxClient,
-        config: RolloutConfig,
-        judge: EndingJudge = by_lexicon,
+        self, model_config: ModelConfig, tokenizer: Tokenizer, sandbox: AsyncSandboxClient, config: RolloutConfig
     ):
-        """Run in this sandbox, under these limits; `judge` decides whether messages refuse or ask back as expected."""
+        """Run in this sandbox, under these limits."""
         model_config.require_context(config.max_prompt_tokens + config.max_response_tokens)
         self.model_config, self.tokenizer, self.sandbox, self.config = model_config, tokenizer, sandbox, config
-        self._judge = judge
         self.load: Load | None = None
         """Load of the decoder of the last `run` when it was closed."""
         self._end_ids = (tokenizer.end_id, tokenizer.end_of_text_id)
@@ -237,8 +240,7 @@ class RolloutEngine:
         config, ledger = self.config, episode.ledger
         while episode.stop_reason is None:
             room = config.max_response_tokens - ledger.num_response_tokens
-            sampling = Sampling(room, temperature, config.top_k, config.top_p)
-            message = await decoder.generate(ledger.ids, sampling, session)
+            message = await decoder.generate(ledger.ids, config.sampling(room, temperature), session)
             await self._finish_turn(episode, message)
         decoder.forget(session)
 
@@ -246,14 +248,14 @@ class RolloutEngine:
         """Enter a sampled message in the ledger, run its tools, and enter the tokens before the next message."""
         episode.num_turns += 1
         ledger, turn = episode.ledger, episode.num_turns
-        ledger.append_sampled(
-            message.ids, message.logprobs, turn=turn, policy_versions=message.policy_versions, kept=message.kept
-        )
+        ledger.append_sampled(message.ids, message.logprobs, turn=turn, policy_versions=message.policy_versions)
         # Cut off by the limit: half a message is not read, so no tool runs on arguments that were never finished.
         if message.finish != "end":
             episode.stop_reason = "max_response_tokens"
             return
-        said = await self._take_turn(episode, self.tokenizer.decode(message.ids))
+        started = time.monotonic()
+        said = await episode.take_turn(self.tokenizer.decode(message.ids), self.sandbox)
+        episode.tool_seconds += time.monotonic() - started
         if episode.stop_reason is not None:
             return
         # The tools of a last turn have run, and count; no message reads their responses, so the ledger has none.
@@ -268,21 +270,6 @@ class RolloutEngine:
         if episode.stop_reason is None:
             ledger.append_given(encoded.ids.tolist(), encoded.sources.tolist(), turn=turn)
 
-    async def _take_turn(self, episode: Episode, text: str) -> list[Segment]:
-        """Run the tools of a message; where they take longer than the episode may still wait, it is cut off."""
-        most, loop = self.config.max_tool_seconds, asyncio.get_running_loop()
-        started = loop.time()
-        try:
-            # Only a turn is on the clock: in the decoder an episode also waits for others, and there nothing is stuck.
-            async with asyncio.timeout(None if most is None else most - episode.tool_seconds) as clock:
-                said = await episode.take_turn(text, self.sandbox, self._judge)
-        except TimeoutError:
-            if not clock.expired():
-                raise  # of another clock
-            episode.stop_reason, said = "deadline", []
-        episode.tool_seconds += loop.time() - started
-        return said
-
 
 async def _unless_it_fails(decoder: PagedDecoder, episodes: Coroutine[Any, Any, Any]) -> None:
     """Run all episodes to their end; if the decoder fails, raise its error at once, even while all wait for tools."""
@@ -294,14 +281,6 @@ async def _unless_it_fails(decoder: PagedDecoder, episodes: Coroutine[Any, Any, 
         for end in ends:
             end.cancel()
         await asyncio.gather(*ends, return_exceptions=True)
-
-
-def finished(groups: Sequence[Group]) -> list[Group]:
-    """Return the groups without an episode that was cut off; the others are not used.
-
-    Decided: docs/decisions/rl.md, “An episode that a time limit cuts off has no reward, and its group is replaced”.
-    """
-    return [group for group in groups if not any(episode.is_unfinished for episode in group)]
 
 
 def dealt_out(prompts: Sequence[Sequence[int]], num_shards: int) -> list[int]:

@@ -1,7 +1,6 @@
 """Finished episodes as JSON, for a checkpoint and for other hosts, and back, equal in every token and figure.
 
-The JSON shares the lists of the episode, which no longer change: a long one is not copied at every step. Kept ids alone
-are, of which an untruncated episode has none.
+The JSON shares the lists of the episode, which no longer change: a long one is not copied at every step.
 
 Decided: docs/decisions/hosts.md, “The hosts agree on the next program before each call of the decoder”.
 """
@@ -10,7 +9,6 @@ from __future__ import annotations
 
 import json
 import zlib
-from array import array
 from collections.abc import Sequence
 from typing import Any
 
@@ -30,7 +28,7 @@ def saved_episode(episode: Episode) -> JsonObject:
     return {
         "environment_id": episode.environment.id,
         "tools": [tool.document.name for tool in episode.tools],
-        "ledger": vars(episode.ledger) | {"kept_ids": episode.ledger.kept_ids.tolist()},
+        "ledger": dict(vars(episode.ledger)),
         "outcomes": [dict(vars(outcome)) for outcome in episode.outcomes],
         **{name: getattr(episode, name) for name in _ALIKE},
     }
@@ -46,7 +44,7 @@ def restored_episode(saved: dict[str, Any], environment: Environment) -> Episode
     return Episode(
         environment=environment,
         tools=tuple(by_name[name] for name in saved["tools"]),
-        ledger=TokenLedger(**saved["ledger"] | {"kept_ids": array("i", saved["ledger"]["kept_ids"])}),
+        ledger=TokenLedger(**saved["ledger"]),
         outcomes=[ToolOutcome(**outcome) for outcome in saved["outcomes"]],
         **{name: saved[name] for name in _ALIKE},
     )

@@ -16,9 +16,8 @@ from astra_jax.config import Frozen
 from astra_jax.episodes.figures import call_errors, episode_figures, service_errors
 from astra_jax.episodes.log import episode_to_json, write_episodes
 from astra_jax.episodes.rewards import episode_reward
-from astra_jax.episodes.rollout import Group, RolloutConfig, RolloutEngine, Start, finished, none_can_run
+from astra_jax.episodes.rollout import EvaluationRollout, Group, RolloutEngine, Start, none_can_run
 from astra_jax.episodes.tool_mixing import mix_tools
-from astra_jax.errors import AstraError
 from astra_jax.evaluate.conduct import figures_of, summed
 from astra_jax.evaluate.intervals import clustered_interval
 from astra_jax.evaluate.slices import SLICED, EvaluatedEnvironment, slices_of
@@ -27,12 +26,7 @@ from astra_jax.training.run_record import EVALUATION, digest_of_policy, open_run
 from synthesis.record_io import digest_of_records
 from synthesis.records import Environment, JsonObject, SimilarityBand
 from synthesis.run.destination import write_whole
-from synthesis.run.fingerprint import digest_of_files
 from synthesis.run.manifest import RunManifest
-
-
-class NoneFinished(AstraError):
-    """Every episode was cut off, by the clock or for want of a verdict, so there are no figures."""
 
 
 class EvaluationConfig(Frozen):
@@ -46,13 +40,10 @@ class EvaluationConfig(Frozen):
     """Record directory of environments that the policy has not been trained on."""
     out: Path
     """Folder of figures and episodes."""
-    rollout: RolloutConfig
+    rollout: EvaluationRollout
     """Limits and sampling of an episode; `rollout.temperature=0` evaluates greedily."""
     irrelevant_per_band: dict[SimilarityBand, int] = Field(default_factory=dict)
     """K: the most distractors of each similarity band that an episode is shown."""
-    ending_judge: Path | None = None
-    """TOML file like the `[teacher]` of a synthesis, whose role `judges` says whether messages refuse or ask back where
-    an environment expects that; without it a lexicon decides."""
     episodes_per_environment: int = Field(default=1, gt=0)
     """Episodes in each environment."""
     environments_at_once: int = Field(default=16, gt=0)
@@ -76,7 +67,6 @@ def open_evaluation(config: EvaluationConfig, *, baseline: str | None = None) ->
         contents={
             "policy": digest_of_policy(config.policy) if baseline is None else f"baseline {baseline}",
             "environments": digest_of_records(config.environments),
-            **({} if config.ending_judge is None else {"ending_judge": digest_of_files([config.ending_judge])}),
         },
         may_change=("log_episodes_per_environment",),
         stage="astra_jax.evaluate.environments",
@@ -95,9 +85,7 @@ class Evaluation:
     errors: Counter[str]
     """Errors of all calls by their origin and kind."""
     stop_reasons: Counter[str]
-    """Stop reasons of all episodes, those that were cut off included."""
-    num_unfinished: int
-    """Environments in which an episode was cut off: they are no part of the figures, but of the errors."""
+    """Stop reasons of all episodes."""
     num_left_out: int
     """Environments whose prompt exceeds `max_prompt_tokens`, or that have nothing to solve: they are no part of the
     figures. They are the same for every policy that has the same tokenizer."""
@@ -110,7 +98,6 @@ class Evaluation:
             "environments": len(self.groups),
             "episodes": sum(map(len, self.groups)),
             "left_out": self.num_left_out,
-            "unfinished": self.num_unfinished,
             **self.errors,
         }
 
@@ -140,7 +127,6 @@ async def evaluate_environments(
 
     Raises:
         PromptTooLong: there is no such environment.
-        NoneFinished: in each of them an episode was cut off.
         SandboxUnavailable: the sandbox is down; there are no figures then.
     """
     # Mixed by the seed alone, so that policies which are compared are shown the same tools in the same order.
@@ -179,28 +165,18 @@ def sum_up(
 
     Raises:
         ValueError: there are none.
-        NoneFinished: in each environment one was cut off.
     """
-    whole = finished(groups)
-    if groups and not whole:
-        raise NoneFinished(
-            f"in each of {len(groups)} environments an episode waited for its tools longer than "
-            "rollout.max_tool_seconds, or got no verdict that it needs; raise the limit, or check the tools and "
-            "`ending_judge`"
-        )
-    episodes = [episode for group in whole for episode in group]
-    terms = [summed(group) for group in whole]
+    episodes = [episode for group in groups for episode in group]
+    terms = [summed(group) for group in groups]
     return Evaluation(
         figures=episode_figures(episodes, [episode_reward(episode) for episode in episodes]),
         intervals={
             name: clustered_interval(*zip(*(of_group[name] for of_group in terms), strict=True), seed=seed)
             for name in SLICED
         },
-        groups=whole,
-        errors=call_errors(episode for group in groups for episode in group) + Counter(errors or {}),
-        stop_reasons=Counter(str(episode.stop_reason) for group in groups for episode in group),
-        # Counted and told, since figures of a subset must not pass for figures of the whole.
-        num_unfinished=len(groups) - len(whole),
+        groups=list(groups),
+        errors=call_errors(episodes) + Counter(errors or {}),
+        stop_reasons=Counter(str(episode.stop_reason) for episode in episodes),
         num_left_out=num_left_out,
     )
 

@@ -18,11 +18,11 @@ from astra_jax.chat.tool_calls import MalformedToolCall, ParsedToolCall, parse_t
 from astra_jax.checkpoints.policy import Policy
 from astra_jax.engine.decoder import PagedDecoder
 from astra_jax.engine.device import XLADevice
-from astra_jax.engine.interface import Generated, Sampling, Session
+from astra_jax.engine.interface import Generated, Session
 from astra_jax.engine.sizes import decode_limits
 from astra_jax.episodes.episode import response_segments
 from astra_jax.episodes.log import LoggedEpisode, LoggedToken, RolledOut, token_texts
-from astra_jax.episodes.rollout import RolloutConfig
+from astra_jax.episodes.rollout import EvaluationRollout
 from astra_jax.errors import RunUnreadable, first_fault
 from astra_jax.model.config import DType
 
@@ -61,13 +61,13 @@ async def replay(logged: LoggedEpisode, policy: Policy) -> Replay:
     largest, difference, num_calls = 0.0, "", 0
     try:
         for turn, start, stop in _messages(logged.tokens):
-            sampling = Sampling(most_tokens - start, config.temperature, config.top_k, config.top_p)
+            sampling = config.sampling(most_tokens - start, config.temperature)
             message = await decoder.generate([token.id for token in logged.tokens[:start]], sampling, session)
-            new = _as_logged(message, turn, policy.tokenizer)
-            apart, difference = _first_difference(logged.tokens[start:stop], new, tolerance, first_place=start)
+            said = logged.tokens[start:stop]
+            apart, difference = _first_difference(said, message, policy.tokenizer, tolerance, first_place=start)
             largest = max(largest, apart)
-            if not difference and len(new) != stop - start:
-                difference = f"message {turn} had {stop - start} tokens, now {len(new)}"
+            if not difference and len(message.ids) != len(said):
+                difference = f"message {turn} had {len(said)} tokens, now {len(message.ids)}"
             if not difference and message.finish == "end":
                 calls = parse_turn(policy.tokenizer.decode(message.ids)).tool_calls
                 difference = _difference_after(logged, stop, calls, num_calls, policy.tokenizer)
@@ -88,8 +88,6 @@ def _difference_after(
 ) -> str:
     """Return how a message's calls, or the tokens that follow it, are others than in the log; "" where none is."""
     before = logged.calls[num_before : num_before + len(calls)]
-    if not before and logged.stop_reason == "deadline":  # cut off while it waited for them
-        return ""
     for number, call in enumerate(calls):
         named = ("", {}) if isinstance(call, MalformedToolCall) else (call.name, call.arguments)
         old = (before[number].name, before[number].arguments) if number < len(before) else None
@@ -113,16 +111,7 @@ def _messages(tokens: Sequence[LoggedToken]) -> Iterator[tuple[int, int, int]]:
             yield turn, start, stop
 
 
-def _as_logged(message: Generated, turn: int, tokenizer: Tokenizer) -> list[LoggedToken]:
-    kept = message.kept or [[]] * len(message.ids)
-    columns = (message.ids, token_texts(message.ids, tokenizer), message.logprobs, message.policy_versions, kept)
-    return [
-        LoggedToken(id_, text, "model", round(logprob, 6), turn, version, tuple(of_token))
-        for id_, text, logprob, version, of_token in zip(*columns, strict=True)
-    ]
-
-
-def _how(logged: LoggedEpisode) -> tuple[RolledOut, RolloutConfig]:
+def _how(logged: LoggedEpisode) -> tuple[RolledOut, EvaluationRollout]:
     """Return the seed, slot and limits that decide an episode's tokens, beside the weights of its policy."""
     how = logged.rolled_out
     if how is None:
@@ -131,7 +120,9 @@ def _how(logged: LoggedEpisode) -> tuple[RolledOut, RolloutConfig]:
             "another"
         )
     try:
-        config = RolloutConfig.model_validate(how.limits)
+        # A key of earlier logs, which decided no token.
+        limits = {name: value for name, value in how.limits.items() if name != "max_tool_seconds"}
+        config = EvaluationRollout.model_validate(limits)
     except ValidationError as error:
         fault = f"the limits of the episode in {logged.environment_id} cannot be read: {first_fault(error)}"
         raise RunUnreadable(f"{fault}; roll the episode out again") from error
@@ -145,21 +136,16 @@ def _how(logged: LoggedEpisode) -> tuple[RolledOut, RolloutConfig]:
 
 
 def _first_difference(
-    before: Sequence[LoggedToken], again: Sequence[LoggedToken], tolerance: float, *, first_place: int
+    before: Sequence[LoggedToken], again: Generated, tokenizer: Tokenizer, tolerance: float, *, first_place: int
 ) -> tuple[float, str]:
     """Return the largest difference of log-probs before the first other token, and the first difference in words."""
     largest = 0.0
-    for place, (old, new) in enumerate(zip(before, again, strict=False), start=first_place):
-        if (old.id, old.source, old.turn) != (new.id, new.source, new.turn):
-            found = f"token {place} was {old.id} {old.text!r} of the {old.source}, now {new.id} {new.text!r}"
-            return largest, f"{found} of the {new.source}"
-        if old.kept and set(old.kept) != set(new.kept):  # a server does not tell which ids it kept
-            return largest, (
-                f"truncation kept {sorted(old.kept)} where token {place} was drawn, now {sorted(new.kept)}"
-            )
-        apart = abs(old.sampled_logprob - new.sampled_logprob)
+    sampled = zip(before, again.ids, token_texts(again.ids, tokenizer), again.logprobs, strict=False)
+    for place, (old, id_, text, logprob) in enumerate(sampled, start=first_place):
+        if old.id != id_:
+            return largest, f"token {place} was {old.id} {old.text!r}, now {id_} {text!r}"
+        apart = abs(old.sampled_logprob - logprob)
         largest = max(largest, apart)
         if apart > tolerance:
-            found = f"the log-prob of token {place} was {old.sampled_logprob:.6f}, now {new.sampled_logprob:.6f}"
-            return largest, found
+            return largest, f"the log-prob of token {place} was {old.sampled_logprob:.6f}, now {logprob:.6f}"
     return largest, ""

@@ -119,8 +119,6 @@ def not_comparable(first: FinishedEvaluation, second: FinishedEvaluation) -> lis
     for limit in sorted(name for name in before.keys() | after.keys() if name.startswith("rollout.max_")):
         if before.get(limit) != after.get(limit):
             found.append(f"{limit} {after.get(limit)}, not {before.get(limit)}")
-    if before.get("ending_judge") != after.get("ending_judge"):
-        found.append("another judge of refusals and questions back")
     sources = sorted(name for name in before.keys() | after.keys() if name.startswith(_SOURCE))
     if changed := [name.removeprefix(_SOURCE) for name in sources if before.get(name) != after.get(name)]:
         more = f" and {len(changed) - 1} more" if len(changed) > 1 else ""

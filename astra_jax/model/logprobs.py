@@ -9,8 +9,6 @@ Each device moves the tokens whose log-probability is asked for to the front and
 data, not a shape, so another number of them compiles nothing anew.
 
 Decided: docs/decisions/model.md, “The output layer computes only tokens that are in the loss”.
-
-If a token was drawn from a few kept ids, `kept_logprobs` needs the logits of these ids alone.
 """
 
 from __future__ import annotations
@@ -242,99 +240,3 @@ def _logprobs_backward(
 
 
 _logprobs.defvjp(_logprobs_forward, _logprobs_backward)
-
-
-def kept_logprobs(
-    hidden_BTD: jax.Array, unembedding_VD: jax.Array, targets_BT: jax.Array, kept_BTK: jax.Array, *, chunk_tokens: int
-) -> jax.Array:
-    """Return the float32 log-probability [B, T] of each target among the ids kept for it: softmax over these alone.
-
-    Kept ids are followed by -1; where there are none the log-probability is 0, and nothing is computed. It is
-    differentiable in `hidden_BTD` and `unembedding_VD`. A device holds as many rows of the unembedding at once as
-    `chunk_tokens` tokens have kept.
-    """
-    logits_BTK = _kept_logits(chunk_tokens, hidden_BTD, unembedding_VD, kept_BTK)
-
-    def logsumexp_BT(is_counted_BTK: jax.Array) -> jax.Array:
-        return jax.nn.logsumexp(jnp.where(is_counted_BTK, logits_BTK, _NOTHING), axis=-1)
-
-    return logsumexp_BT(kept_BTK == targets_BT[..., None]) - logsumexp_BT(kept_BTK >= 0)
-
-
-def _exchanged(hidden_BTD: jax.Array, table_VD: jax.Array, kept_BTK: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Return the hidden states to multiply with this device's part of the table, and the row there of each kept id.
-
-    No row of the table is sent. The devices that share the width of a table exchange hidden states: each gets its slice
-    of the width for the tokens of all, as in `embed_tokens`. An id without a row here, or -1, names the row beyond it.
-    """
-    num_tokens = kept_BTK.shape[0] * kept_BTK.shape[1]
-    hidden_ND, row_NK = hidden_BTD.reshape(num_tokens, -1), kept_BTK.reshape(num_tokens, -1)
-    if ambient_mesh() is not None:
-        hidden_ND = jax.lax.all_to_all(hidden_ND, _WIDTH_AXES, split_axis=1, concat_axis=0, tiled=True)
-        row_NK = jax.lax.all_gather(row_NK, _WIDTH_AXES, axis=0, tiled=True)
-        row_NK = jnp.where(row_NK >= 0, row_NK - jax.lax.axis_index(_VOCAB_AXIS) * len(table_VD), -1)
-    return hidden_ND, jnp.where((row_NK >= 0) & (row_NK < len(table_VD)), row_NK, len(table_VD))
-
-
-def _rows(table_VD: jax.Array, row_NK: jax.Array, dtype: DTypeLike) -> jax.Array:
-    return jnp.take(table_VD, row_NK, axis=0, mode="fill", fill_value=0).astype(dtype)
-
-
-@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _kept_logits(chunk_tokens: int, hidden_BTD: jax.Array, unembedding_VD: jax.Array, kept_BTK: jax.Array) -> jax.Array:
-    return _kept_logits_forward(chunk_tokens, hidden_BTD, unembedding_VD, kept_BTK)[0]
-
-
-def _kept_logits_forward(chunk_tokens: int, *arrays: jax.Array) -> tuple[jax.Array, Arrays]:
-    def local(hidden_BTD: jax.Array, table_VD: jax.Array, kept_BTK: jax.Array) -> jax.Array:
-        hidden_ND, row_NK = _exchanged(hidden_BTD, table_VD, kept_BTK)
-        active = _ActiveTokens((row_NK < len(table_VD)).any(-1), chunk_tokens)
-        hidden_ZnD, row_ZnK = active.take(hidden_ND), active.take(row_NK)
-
-        def add_chunk(z: jax.Array, logits_ZnK: jax.Array) -> jax.Array:
-            rows_nKD = _rows(table_VD, row_ZnK[z], hidden_ND.dtype)
-            return logits_ZnK.at[z].set(_einsum("nd,nkd->nk", hidden_ZnD[z], rows_nKD))
-
-        logits_ZnK = jax.lax.fori_loop(0, active.num_chunks, add_chunk, jnp.zeros(row_ZnK.shape, jnp.float32))
-        logits_NK = _sum_over_vocabulary(active.put_back(logits_ZnK))
-        if ambient_mesh() is not None:
-            logits_NK = jax.lax.psum_scatter(logits_NK, _WIDTH_AXES, scatter_dimension=0, tiled=True)
-        return logits_NK.reshape(kept_BTK.shape)
-
-    return _per_device(local, [_HIDDEN, _TABLE, _TOKENS], _TOKENS)(*arrays), arrays
-
-
-def _kept_logits_backward(
-    chunk_tokens: int, residuals: Arrays, dlogits_BTK: jax.Array
-) -> tuple[jax.Array, jax.Array, None]:
-    def local(*arrays: jax.Array) -> Arrays:
-        hidden_BTD, table_VD, kept_BTK, dlogits_BTK = arrays
-        hidden_ND, row_NK = _exchanged(hidden_BTD, table_VD, kept_BTK)
-        dlogits_NK = dlogits_BTK.reshape(-1, dlogits_BTK.shape[-1])
-        if ambient_mesh() is not None:
-            dlogits_NK = jax.lax.all_gather(dlogits_NK, _WIDTH_AXES, axis=0, tiled=True)
-
-        active = _ActiveTokens((row_NK < len(table_VD)).any(-1), chunk_tokens)
-        hidden_ZnD, row_ZnK, dlogits_ZnK = (active.take(x_N) for x_N in (hidden_ND, row_NK, dlogits_NK))
-
-        def add_chunk(z: jax.Array, grads: Arrays) -> Arrays:
-            dhidden_ZnD, dtable_VD = grads
-            dlogits_nK = dlogits_ZnK[z].astype(hidden_ND.dtype)
-            dhidden_nD = _einsum("nk,nkd->nd", dlogits_nK, _rows(table_VD, row_ZnK[z], hidden_ND.dtype))
-            drows_nKD = _einsum("nk,nd->nkd", dlogits_nK, hidden_ZnD[z])
-            return dhidden_ZnD.at[z].set(dhidden_nD), dtable_VD.at[row_ZnK[z]].add(drows_nKD, mode="drop")
-
-        zeros = (jnp.zeros(hidden_ZnD.shape, jnp.float32), jnp.zeros(table_VD.shape, jnp.float32))
-        dhidden_ZnD, dtable_VD = jax.lax.fori_loop(0, active.num_chunks, add_chunk, zeros)
-        dhidden_ND = _sum_over_vocabulary(active.put_back(dhidden_ZnD))
-        if ambient_mesh() is not None:
-            dhidden_ND = jax.lax.all_to_all(dhidden_ND, _WIDTH_AXES, split_axis=0, concat_axis=1, tiled=True)
-            # The exchange has brought together the tokens of `fsdp` and `context`; they are split over `data` as well.
-            dtable_VD = jax.lax.psum(dtable_VD, "data")
-        return dhidden_ND.reshape(hidden_BTD.shape).astype(hidden_BTD.dtype), dtable_VD.astype(table_VD.dtype)
-
-    in_specs = [_HIDDEN, _TABLE, _TOKENS, _TOKENS]
-    return *_per_device(local, in_specs, (_HIDDEN, _TABLE))(*residuals, dlogits_BTK), None
-
-
-_kept_logits.defvjp(_kept_logits_forward, _kept_logits_backward)

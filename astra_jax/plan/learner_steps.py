@@ -66,7 +66,7 @@ def rl_learner_step(config: RLConfig, model: ModelConfig, mesh: Mesh) -> Abstrac
         rl_step.trace, objective=objective, accumulation=config.accumulation, packing=config.packing
     )
     rows, optional = _full_rows(config, mesh), objective.optional_columns
-    return _learner_step(trace, RLBatch, config, model, mesh, rows, config.rollout.top_k, optional=optional)
+    return _learner_step(trace, RLBatch, config, model, mesh, rows, optional=optional)
 
 
 def _one_segment(num_rows: int, tokens: int, row_tokens: int, mesh: Mesh, *, first_active: int = 0) -> _Rows:
@@ -114,15 +114,14 @@ def _learner_step(
     model: ModelConfig,
     mesh: Mesh,
     rows: _Rows,
-    top_k: int | None = None,
     optional: Sequence[str] = (),
 ) -> AbstractStep:
     tokens, parts = len(rows.segment_ids_T), config.accumulation
     params, optimizer_state = learner_state(config, model, mesh)
     sharding = NamedSharding(mesh, spec("batch", "sequence"))
 
-    def per_token(dtype: Any, *shape: int) -> jax.ShapeDtypeStruct:
-        return jax.ShapeDtypeStruct((rows.num_rows, tokens, *shape), dtype, sharding=sharding)
+    def per_token(dtype: Any) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct((rows.num_rows, tokens), dtype, sharding=sharding)
 
     integers = ("tokens_BT", "targets_BT", "segment_ids_BT", "positions_BT")
     batch = batch_type(
@@ -133,8 +132,6 @@ def _learner_step(
         )
     )
     batch = batch._replace(**{field: per_token(jnp.float32) for field in optional})
-    if top_k is not None:
-        batch = batch._replace(kept_BTK=per_token(jnp.int32, top_k))
     if rows.prefix_ids_T is not None:
         batch = batch._replace(prefix_ids_BT=per_token(jnp.int32))
     segments = None if rows.prefix_ids_T is None else (rows.segment_ids_T, rows.prefix_ids_T)
@@ -169,22 +166,17 @@ def _learner_step(
         kernels=splash(model, mesh, tokens, rows_of_part, segments),
         partitioner_bytes=partitioner_bytes(model, mesh, local_tokens * parts, trains=True, parts=parts),
         weight_bytes=2 * parts * matrix_bytes(model, mesh),  # forward and backward
-        while_trips=_head_chunks(rows, rows_of_part, mesh, None if top_k is None else config.logprob_chunk_tokens),
+        while_trips=_head_chunks(rows, rows_of_part, mesh),
         tokens=rows.num_rows * num_active,
     )
 
 
-def _head_chunks(rows: _Rows, count: int, mesh: Mesh, kept_chunk_tokens: int | None) -> int:
+def _head_chunks(rows: _Rows, count: int, mesh: Mesh) -> int:
     """Return the chunks of active tokens on the busiest device; the compiled loop over them has no fixed end."""
     context = mesh.shape["context"]
     of_shards = balance({"active": rows.is_active_T[None]}, context)["active"].reshape(context, -1)
-    if kept_chunk_tokens is None:
-        chunk = min(token_chunk(count * of_shards.shape[1]), count * of_shards.shape[1])
-        return -(-count * int(of_shards.sum(axis=1).max()) // chunk)
-    # Devices that hold other parts of the width have exchanged their tokens.
-    exchanged = count * mesh.shape["fsdp"]
-    chunk = min(kept_chunk_tokens, exchanged * of_shards.size)
-    return -(-exchanged * int(of_shards.sum()) // chunk)
+    chunk = min(token_chunk(count * of_shards.shape[1]), count * of_shards.shape[1])
+    return -(-count * int(of_shards.sum(axis=1).max()) // chunk)
 
 
 def _kept_activation_bytes(model: ModelConfig, tokens: int, mesh: Mesh) -> int:

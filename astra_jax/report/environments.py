@@ -103,9 +103,9 @@ def _count(figures: Figures, name: str) -> Cell:
 
 
 def _runs_table(runs: Sequence[FinishedEvaluation]) -> Table:
-    counted = {"environments": "environments", "episodes": "episodes", "left_out": "left out", "unfinished": "cut off"}
+    counted = {"environments": "environments", "episodes": "episodes", "left_out": "left out"}
     rows = [Row(Cell(run.label, _whose(run)), [_count(run.table, name) for name in counted]) for run in runs]
-    note = "Environments that are left out, or in which an episode was cut off, are in no figure."
+    note = "Environments that are left out are in no figure."
     return Table("Runs", [Cell(words) for words in counted.values()], rows, note)
 
 
@@ -141,7 +141,7 @@ def _stop_reasons(runs: Sequence[FinishedEvaluation]) -> Table:
         cells = [Cell(str(count), SHARE.format(count / sum(counts))) for count in counts]
         rows.append(Row(Cell(run.label, _whose(run)), cells))
     columns = [Cell(reason.replace("_", " ")) for reason in reasons]
-    return Table("Why episodes ended", columns, rows, "Episodes that were cut off are included.")
+    return Table("Why episodes ended", columns, rows)
 
 
 def _slices(runs: Sequence[FinishedEvaluation], kind: str) -> Table | None:

@@ -65,7 +65,7 @@ _SFT_CHARTS: Final = (
     ("Time", "seconds per step", {"whole step": "seconds"}),
 )
 """Title, unit, and name of each curve to its key in `metrics.jsonl`."""
-_CAUSES: Final = ("valid", "degenerate", "stale", "failed", "cancelled")
+_CAUSES: Final = ("valid", "degenerate", "stale", "failed")
 _HELD_OUT: Final = {"F1": "f1", "solved": "solved_fraction", "answers": "answer_accuracy"}
 _LENGTHS: Final = {"rolled out": "sampled_tokens_per_episode", "kept": "sampled_tokens_per_episode_kept"}
 _RL_CHARTS: Final = (

@@ -43,8 +43,6 @@ class RLBatch(NamedTuple):
     """Position of each token in its episode, also after `context_parallel.balance` has moved the token."""
     sampled_logprobs_BT: jax.Array
     advantages_BT: jax.Array
-    kept_BTK: jax.Array | np.ndarray | None = None
-    """Ids that truncation kept when the target was sampled, then -1; None in a run without truncation."""
     prefix_ids_BT: jax.Array | None = None
     """Segment of the token's prompt; None if each row has one episode."""
     reward_std_BT: jax.Array | None = None
@@ -104,7 +102,6 @@ def make_rl_batch(
     *,
     length_bucket_tokens: int,
     pad_id: int,
-    top_k: int | None = None,
     episodes_per_row: int = 1,
     segment_multiple: int = 1,
     optional_columns: Collection[str] = (),
@@ -113,24 +110,19 @@ def make_rl_batch(
 ) -> RLBatch:
     """Lay the episodes of valid groups out as padded rows, with their advantages on the sampled tokens.
 
-    `top_k` is the most kept ids of a sampled token that are laid out. Every segment of a row begins at
-    a multiple of `segment_multiple` tokens. `optional_columns` are the columns that the objective asks for. If episodes
-    do not fill `num_rows` rows, rows without loss follow, so that a smaller batch has the shape of a whole one. With
-    `packed_parts`, the number of parts in which a batch is computed, a row takes as many episodes as fit: they fill the
-    rows of the first parts, and the other rows have no loss.
+    Every segment of a row begins at a multiple of `segment_multiple` tokens. `optional_columns` are the columns that
+    the objective asks for. If episodes do not fill `num_rows` rows, rows without loss follow, so that a smaller batch
+    has the shape of a whole one. With `packed_parts`, the number of parts in which a batch is computed, a row takes as
+    many episodes as fit: they fill the rows of the first parts, and the other rows have no loss.
 
     Raises:
-        ValueError: a group is degenerate, of another size than the first, not a multiple of `episodes_per_row`, has
-            several prompts or an episode without a reward; or tokens were truncated to other sets than `top_k` allows.
+        ValueError: a group is degenerate, of another size than the first, not a multiple of `episodes_per_row`, or has
+            several prompts.
     """
     episodes = [episode for group in groups for episode in group.group]
     sizes = {len(group.rewards) for group in groups} | {len(group.group) for group in groups}
-    num_unfinished = sum(episode.is_unfinished for episode in episodes)
-    if len(sizes) > 1 or num_unfinished:
-        raise ValueError(
-            f"the groups have sizes {sorted(sizes)}, and {num_unfinished} of their episodes were cut off; pass "
-            "groups of one size whose episodes have all ended"
-        )
+    if len(sizes) > 1:
+        raise ValueError(f"the groups have sizes {sorted(sizes)}; pass groups of one size")
     if min(sizes) % episodes_per_row:
         raise ValueError(f"expected groups of a multiple of {episodes_per_row} episodes, found {min(sizes)}")
     advantages = np.concatenate([group_advantages(group.rewards) for group in groups])
@@ -141,7 +133,7 @@ def make_rl_batch(
     for episode, advantage, std, count in zip(episodes, advantages, stds, counts, strict=True):
         optional = {"reward_std_BT": std, "episode_weights_BT": mean_tokens / max(1, count)}
         of_sampled = {"advantages_BT": advantage, **{name: optional[name] for name in optional_columns}}
-        columns.append(_columns(episode.ledger, of_sampled, pad_id, top_k))
+        columns.append(_columns(episode.ledger, of_sampled, pad_id))
     # A bundle is the episodes of one unpacked row. `starts` are the columns of its segments, its span all its columns.
     of_rows = [range(first, first + episodes_per_row) for first in range(0, len(episodes), episodes_per_row)]
     bundles = [segments_of_row({number: episodes[number].ledger for number in of_row}) for of_row in of_rows]
@@ -153,10 +145,7 @@ def make_rl_batch(
     rows = {row: {row: 0} for row in range(len(bundles))}
     if packed_parts is not None:
         rows = packed_rows(spans, *shape, packed_parts, multiple=segment_multiple)
-    batch = {
-        name: np.full((*shape, *column.shape[1:]), _padding(name, pad_id), column.dtype)
-        for name, column in columns[0].items()
-    }
+    batch = {name: np.full(shape, _padding(name, pad_id), column.dtype) for name, column in columns[0].items()}
     # The positions of padding continue those of a row's last episode.
     batch["positions_BT"][:] = np.arange(shape[1])
     segment_ids, prefix_ids = np.zeros((2, *shape), np.int32)
@@ -173,14 +162,10 @@ def make_rl_batch(
     # A row without loss is one token of padding, since attention over no token is undefined.
     without_loss = sorted({*range(shape[0])} - rows.keys())
     segment_ids[without_loss, 0] = prefix_ids[without_loss, 0] = 1
-    # K times as large as the rest: it stays on the host until it is placed on its devices.
-    kept = batch.pop("kept_BTK") if top_k is not None else None
-    arrays = {name: jnp.asarray(array) for name, array in batch.items()}
     return RLBatch(
         segment_ids_BT=jnp.asarray(segment_ids),
         prefix_ids_BT=None if episodes_per_row == 1 else jnp.asarray(prefix_ids),
-        kept_BTK=kept,
-        **arrays,
+        **{name: jnp.asarray(array) for name, array in batch.items()},
     )
 
 
@@ -207,38 +192,19 @@ def packed_rows(
 
 
 def _padding(name: str, pad_id: int) -> int:
-    return {"tokens_BT": pad_id, "targets_BT": pad_id, "kept_BTK": -1}.get(name, 0)
+    return {"tokens_BT": pad_id, "targets_BT": pad_id}.get(name, 0)
 
 
-def _columns(
-    ledger: TokenLedger, of_sampled: Mapping[str, float], pad_id: int, top_k: int | None
-) -> dict[str, np.ndarray]:
+def _columns(ledger: TokenLedger, of_sampled: Mapping[str, float], pad_id: int) -> dict[str, np.ndarray]:
     """Return the columns of an episode's tokens; those of the target, and of sampled ones, are shifted by one."""
-    ids, kept = np.asarray(ledger.ids, np.int32), _kept_ids(ledger, top_k)
+    ids = np.asarray(ledger.ids, np.int32)
     of_targets = {
         "targets_BT": ids,
         "loss_mask_BT": ledger.loss_mask,
         "sampled_logprobs_BT": np.asarray(ledger.sampled_logprobs, np.float32),
         **{name: ledger.loss_mask * np.float32(value) for name, value in of_sampled.items()},
-        **({} if top_k is None else {"kept_BTK": kept}),
     }
     shifted = {
         name: np.concatenate([x[1:], np.full_like(x[:1], _padding(name, pad_id))]) for name, x in of_targets.items()
     }
     return {"tokens_BT": ids, "positions_BT": np.arange(len(ids), dtype=np.int32), **shifted}
-
-
-def _kept_ids(ledger: TokenLedger, top_k: int | None) -> np.ndarray:
-    """Return the ids that truncation kept for each token, then -1; int32 [tokens, K]."""
-    counts = np.asarray(ledger.kept_counts, np.int32)
-    least, most = (0, 0) if top_k is None else (1, top_k)
-    sampled = counts[ledger.loss_mask > 0]
-    outside = sampled[(sampled < least) | (sampled > most)]
-    if len(outside):
-        raise ValueError(
-            f"expected from {least} to {most} kept ids of each sampled token, found {outside[0]}: the episode was not "
-            "sampled with the truncation that it is learnt from with"
-        )
-    kept = np.full((len(counts), most), -1, np.int32)
-    kept[np.arange(most) < counts[:, None]] = ledger.kept_ids
-    return kept

@@ -3,7 +3,7 @@
 A group is valid when its rewards vary, Std(R) > δ. Valid groups enter a first-in, first-out buffer; the first n leave
 it for an update. No other group ever enters it, so none reaches the loss. Every group is counted by its end:
 
-    rolled out = valid + degenerate + failed + cancelled
+    rolled out = valid + degenerate + failed
     valid      = learnt + stale + waiting
 
 Decided: docs/decisions/rl.md, “Waiting groups carry their sampled log-probs”.
@@ -45,8 +45,6 @@ class GroupCounts:
     degenerate: int = 0
     failed: int = 0
     """Groups with an episode that a fault of a tool, or of the service that runs it, made unusable."""
-    cancelled: int = 0
-    """Groups with an episode that `max_tool_seconds` cut off."""
     learnt: int = 0
     """Valid groups that have left for an update."""
     stale: int = 0
@@ -66,15 +64,14 @@ class BatchFiller(Generic[GroupT]):
     buffer: deque[ScoredGroup[GroupT]] = field(default_factory=deque)
     counts: GroupCounts = field(default_factory=GroupCounts)
 
-    def add(self, groups: Iterable[ScoredGroup[GroupT]], *, num_failed: int = 0, num_cancelled: int = 0) -> None:
+    def add(self, groups: Iterable[ScoredGroup[GroupT]], *, num_failed: int = 0) -> None:
         """Take in the groups of a rollout, in the order in which they were submitted; keep the valid ones.
 
-        Groups that failed or were cancelled have no rewards: only their numbers are given.
+        Groups that failed have no rewards: only their number is given.
         """
         counts = self.counts
-        counts.submitted += num_failed + num_cancelled
+        counts.submitted += num_failed
         counts.failed += num_failed
-        counts.cancelled += num_cancelled
         for group in groups:
             counts.submitted += 1
             if self.is_valid(group):

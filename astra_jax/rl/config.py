@@ -9,7 +9,6 @@ from typing import Final
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from astra_jax.config import Frozen
-from astra_jax.engine.interface import MOST_KEPT_IDS
 from astra_jax.episodes.rewards import reward_named
 from astra_jax.episodes.rollout import RolloutConfig
 from astra_jax.model.sharding import MeshConfig
@@ -21,12 +20,14 @@ from astra_jax.training.config import MAY_CHANGE, TrainingConfig
 from astra_jax.training.run_record import RL_RUN, digest_of_policy, open_run
 from synthesis.record_io import digest_of_records
 from synthesis.records import SimilarityBand
-from synthesis.run.fingerprint import digest_of_files
 from synthesis.run.manifest import RunManifest
 
 
 class SampledRollout(RolloutConfig):
-    """Episodes to learn from: sampled, not greedy, and truncated to so few ids that all of them are kept."""
+    """Episodes to learn from: sampled from the whole distribution, and not greedy.
+
+    Decided: docs/decisions/rl.md, “RL samples from the whole distribution”.
+    """
 
     @field_validator("temperature")
     @classmethod
@@ -34,16 +35,6 @@ class SampledRollout(RolloutConfig):
         if temperature == 0:
             raise ValueError("expected above 0: greedy episodes of a group are all alike, so none is learnt from")
         return temperature
-
-    @model_validator(mode="after")
-    def _keeps_few_ids(self) -> SampledRollout:
-        truncates = self.top_k is not None or self.top_p < 1
-        if truncates and (self.top_k is None or self.top_k > MOST_KEPT_IDS):
-            raise ValueError(
-                f"expected top_k of at most {MOST_KEPT_IDS} beside top_p: the ids that truncation keeps are "
-                "recorded for the loss, which renormalises over them"
-            )
-        return self
 
 
 class HeldOutConfig(Frozen):
@@ -90,10 +81,6 @@ class RLConfig(TrainingConfig):
     """Reward of an episode: a built-in one, of which f1 is the paper's, or `MODULE:FUNCTION` of your own file."""
     environments: Path
     """Record directory of environments."""
-    ending_judge: Path | None = None
-    """TOML file like the `[teacher]` of a synthesis, whose role `judges` says whether messages refuse or ask back where
-    an environment expects that; without it a lexicon decides. The same seed gives the same episodes while the judge's
-    replies are kept, which lie beside `out`."""
     rollout: SampledRollout
     """Limits and sampling of an episode."""
     group_size: int = Field(gt=1)
@@ -175,7 +162,6 @@ def open_rl_run(config: RLConfig) -> RunManifest:
         contents={
             "environments": digest_of_records(config.environments),
             "init": digest_of_policy(config.init),
-            **({} if config.ending_judge is None else {"ending_judge": digest_of_files([config.ending_judge])}),
             **({} if held_out is None else {"held_out.environments": digest_of_records(held_out.environments)}),
         },
         may_change=(

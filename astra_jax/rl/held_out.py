@@ -26,11 +26,10 @@ from jax.sharding import Mesh
 
 from astra_jax.checkpoints.checkpoint import TrainState
 from astra_jax.config import ConfigError
-from astra_jax.episodes.endings import EndingJudge, by_lexicon
 from astra_jax.episodes.figures import episode_figures
 from astra_jax.episodes.finished import finished_episode
 from astra_jax.episodes.rewards import earned
-from astra_jax.episodes.rollout import Group, RolloutConfig, RolloutEngine, Start, finished, none_can_run
+from astra_jax.episodes.rollout import Group, RolloutConfig, RolloutEngine, Start, none_can_run
 from astra_jax.episodes.tool_mixing import mix_tools
 from astra_jax.mesh.hosts import gather_bytes_from_hosts
 from astra_jax.mesh.layouts import laid_out_for_decoding
@@ -98,13 +97,12 @@ class HeldOut:
         sandbox: AsyncSandboxClient,
         mesh: Mesh | None,
         best_policy: BestPolicy,
-        judge: EndingJudge = by_lexicon,
     ):
         """Open the environments, of which one at least has to fit; `mesh` is the mesh that episodes are decoded on."""
         self._config, self._held_out = config, held_out
         self._parts, self._mesh, self.best_policy = parts, mesh, best_policy
         rollout = RolloutConfig.model_validate(config.rollout.model_dump() | {"temperature": held_out.temperature})
-        self._engine = RolloutEngine(parts.model_config, parts.tokenizer, sandbox, rollout, judge=judge)
+        self._engine = RolloutEngine(parts.model_config, parts.tokenizer, sandbox, rollout)
         starts = [
             Start(each, mix_tools(each, irrelevant_per_band=config.irrelevant_per_band, seed=config.seed))
             for each in held_out_environments(held_out, config.environments, config.seed)
@@ -119,10 +117,7 @@ class HeldOut:
         return step % self._held_out.every_steps == 0 or step == self._config.steps
 
     async def evaluate(self, state: TrainState) -> dict[str, float]:
-        """Run the episodes of a state's policy, keep the policy if it is the best, and return figures for the metrics.
-
-        The means, `held_out_f1` among them, are absent if `max_tool_seconds` cut off every episode.
-        """
+        """Run the episodes of a policy, keep the policy if it is the best so far, and return its figures."""
         started = time.monotonic()
         at_once = min(self._held_out.most_at_once, len(self._starts))
         decoding_params = laid_out_for_decoding(self._parts.model_config, self._mesh, state.params)
@@ -138,17 +133,13 @@ class HeldOut:
                     policy_version=state.step,
                     room_for=at_once,
                 )
-        whole = finished(groups)
-        episodes = [episode for group in whole for episode in group]
-        means: dict[str, float] = {}
-        if episodes:
-            rewards = [earned(self._config.reward, finished_episode(each, self._parts.tokenizer)) for each in episodes]
-            means = episode_figures(episodes, rewards)
-            self.best_policy.keep(Best(state.step, means["f1"]), state.params)
+        episodes = [episode for group in groups for episode in group]
+        rewards = [earned(self._config.reward, finished_episode(each, self._parts.tokenizer)) for each in episodes]
+        means = episode_figures(episodes, rewards)
+        self.best_policy.keep(Best(state.step, means["f1"]), state.params)
         return {
             **{f"held_out_{name}": value for name, value in means.items()},
-            "held_out_environments": len(whole),
-            "held_out_cancelled": len(groups) - len(whole),
+            "held_out_environments": len(groups),
             "held_out_left_out": self._num_left_out,
             "held_out_seconds": round(time.monotonic() - started, 3),
         }

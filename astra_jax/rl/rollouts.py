@@ -17,12 +17,11 @@ from jax.sharding import Mesh
 
 from astra_jax.config import ConfigError
 from astra_jax.engine.interface import Load
-from astra_jax.episodes.endings import EndingJudge, by_lexicon
 from astra_jax.episodes.figures import call_errors, num_sampled_tokens, service_errors
 from astra_jax.episodes.finished import finished_episode
 from astra_jax.episodes.log import episode_to_json, step_episodes_path, write_episodes
 from astra_jax.episodes.rewards import earned
-from astra_jax.episodes.rollout import Group, RolloutEngine, Start, finished, none_can_run
+from astra_jax.episodes.rollout import Group, RolloutEngine, Start, none_can_run
 from astra_jax.episodes.saved import restored_episode, saved_episode
 from astra_jax.episodes.tool_mixing import mix_tools
 from astra_jax.mesh.layouts import laid_out_for_decoding
@@ -47,7 +46,7 @@ class Filling:
     errors: Counter[str] = field(default_factory=Counter)
     """Errors of all calls by their origin and kind."""
     sampled_tokens: list[int] = field(default_factory=list)
-    """Sampled tokens of each episode, also of groups that failed or were cancelled."""
+    """Sampled tokens of each episode, also of groups that failed."""
     sampled_tokens_kept: list[int] = field(default_factory=list)
     """Sampled tokens of each episode of the valid groups."""
     tool_seconds: list[float] = field(default_factory=list)
@@ -70,17 +69,10 @@ class Filling:
 class Rollouts:
     """Groups of episodes of the policy that learns: rolled out, scored, and waiting for their update."""
 
-    def __init__(
-        self,
-        config: RLConfig,
-        parts: Parts,
-        sandbox: AsyncSandboxClient,
-        mesh: Mesh | None,
-        judge: EndingJudge = by_lexicon,
-    ):
+    def __init__(self, config: RLConfig, parts: Parts, sandbox: AsyncSandboxClient, mesh: Mesh | None):
         """Open the environments; nothing is rolled out yet. `mesh` is the mesh that episodes are decoded on."""
         self._config, self._parts, self._mesh = config, parts, mesh
-        self._engine = RolloutEngine(parts.model_config, parts.tokenizer, sandbox, config.rollout, judge=judge)
+        self._engine = RolloutEngine(parts.model_config, parts.tokenizer, sandbox, config.rollout)
         self._environments = RecordSource(config.environments, Environment)
         require_records(self._environments)
         self.filler: BatchFiller[Group] = BatchFiller(
@@ -170,10 +162,7 @@ class Rollouts:
     def _stalled(self, before: GroupCounts, step: int) -> BatchFillingStalled:
         """Return the error of a step without a valid group; `before` are the counts at its beginning."""
         now, num_rollouts = self.filler.counts, self.filling.num_rollouts
-        num_failed, num_cancelled = now.failed - before.failed, now.cancelled - before.cancelled
-        if num_cancelled:
-            what_to_do = f"{num_cancelled} were cut off: raise rollout.max_tool_seconds, or look at the sandbox"
-        elif num_failed:
+        if num_failed := now.failed - before.failed:
             what_to_do = f"{num_failed} met a broken tool: look at the sandbox, and at the environments' tools"
         else:
             what_to_do = (
@@ -197,10 +186,15 @@ class Rollouts:
             policy_version=step,
             room_for=config.groups_per_rollout,
         )
-        filling.errors += call_errors(episode for group in groups for episode in group)
-        whole = finished(groups)
-        usable = [group for group in whole if not any(episode.met_broken_tool for episode in group)]
-        self._tell_of_dropped(len(groups) - len(whole), len(whole) - len(usable))
+        episodes = [episode for group in groups for episode in group]
+        filling.errors += call_errors(episodes)
+        usable = [group for group in groups if not any(episode.met_broken_tool for episode in group)]
+        num_failed = len(groups) - len(usable)
+        if num_failed and not filler.counts.failed:
+            _say(
+                f"{num_failed} groups are dropped: in each an episode called a tool whose process died or whose "
+                "source is invalid, which says nothing of the policy; `groups_failed` in metrics.jsonl counts them"
+            )
         # A group is whole or absent: the advantage of an episode is relative to all others of its group.
         assert all(len(group) == config.group_size for group in usable)
         scored = [
@@ -213,8 +207,7 @@ class Rollouts:
         ]
         for each in scored:
             self.solved_rates.add(each.group, each.rewards)
-        filler.add(scored, num_failed=len(whole) - len(usable), num_cancelled=len(groups) - len(whole))
-        episodes = [episode for group in groups for episode in group]
+        filler.add(scored, num_failed=num_failed)
         kept = [episode for each in scored if filler.is_valid(each) for episode in each.group]
         filling.sampled_tokens += map(num_sampled_tokens, episodes)
         filling.sampled_tokens_kept += map(num_sampled_tokens, kept)
@@ -223,21 +216,6 @@ class Rollouts:
         if self._engine.load is not None:
             filling.loads.append(self._engine.load)
         filling.num_rollouts += 1
-
-    def _tell_of_dropped(self, num_cancelled: int, num_failed: int) -> None:
-        """Say the first time that groups are dropped whole, and why."""
-        counts = self.filler.counts
-        if num_cancelled and not counts.cancelled:
-            _say(
-                f"{num_cancelled} groups are dropped: in each an episode waited for its tools beyond "
-                f"rollout.max_tool_seconds = {self._config.rollout.max_tool_seconds:g}; from here on this run does "
-                "not follow from its seed alone; `groups_cancelled` in metrics.jsonl counts them"
-            )
-        if num_failed and not counts.failed:
-            _say(
-                f"{num_failed} groups are dropped: in each an episode called a tool whose process died or whose "
-                "source is invalid, which says nothing of the policy; `groups_failed` in metrics.jsonl counts them"
-            )
 
     def log_episodes(self, step: int, groups: Sequence[ScoredGroup[Group]]) -> None:
         """Write the first episode of each group if the step is due; a resumed run writes the same file again."""

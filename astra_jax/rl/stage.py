@@ -12,7 +12,6 @@ from jax.sharding import Mesh
 from astra_jax.checkpoints.checkpoint import load_params
 from astra_jax.checkpoints.policy import Policy, save_policy
 from astra_jax.checkpoints.provenance import training_stage
-from astra_jax.episodes.endings import EndingJudge, by_lexicon
 from astra_jax.mesh.layouts import rollout_mesh
 from astra_jax.mesh.placement import require_rows
 from astra_jax.metrics_file import last_metric, metric_totals
@@ -28,14 +27,13 @@ from astra_jax.training.run import TrainingRun, checked_parts
 from sandbox.client import AsyncSandboxClient
 
 
-async def run_rl(config: RLConfig, sandbox: AsyncSandboxClient, judge: EndingJudge = by_lexicon) -> dict[str, Any]:
+async def run_rl(config: RLConfig, sandbox: AsyncSandboxClient) -> dict[str, Any]:
     """Run RL to its last step, from the newest whole checkpoint of `out` if there is one; return the closing figures.
 
     Where there are several hosts, each calls this with the same config, on one file system, and with a sandbox of its
     own or the same one. A finished run is not run again: its closing figures are returned, with `already_complete`.
 
-    `judge` says whether messages refuse or ask back. Beside the policy after the last step lies `solved_rates.jsonl`,
-    and with `held_out` the best policy, as `best`.
+    Beside the policy after the last step lies `solved_rates.jsonl`, and with `held_out` the best policy, as `best`.
 
     Raises:
         ConfigError, CheckpointError, TokenizerError, DestinationRefused, RecordDirectoryError, PromptTooLong: before
@@ -51,7 +49,7 @@ async def run_rl(config: RLConfig, sandbox: AsyncSandboxClient, judge: EndingJud
         return record.figures
     # `Rollouts` and `HeldOut` may refuse limits and data: they come before the run leaves a trace in its folder.
     decode_mesh = rollout_mesh(config.rollout_mesh, parts.mesh)
-    rollouts = Rollouts(config, parts, sandbox, decode_mesh, judge)
+    rollouts = Rollouts(config, parts, sandbox, decode_mesh)
     held_out = None
     if config.held_out is not None:
         stage = training_stage("RL", config, (config.environments,))
@@ -60,7 +58,7 @@ async def run_rl(config: RLConfig, sandbox: AsyncSandboxClient, judge: EndingJud
             policy = Policy(parts.model_config, params, parts.tokenizer)
             save_policy(policy, folder, trained_from=config.init, stage=stage)
 
-        held_out = HeldOut(config, config.held_out, parts, sandbox, decode_mesh, BestPolicy(config.out, save), judge)
+        held_out = HeldOut(config, config.held_out, parts, sandbox, decode_mesh, BestPolicy(config.out, save))
     record.begin()
     with TrainingRun("rl", config, parts, num_steps=config.steps, shown=SHOWN) as run:
         state = run.restore(lambda: load_params(config.init, mesh=parts.mesh, overrides=config.model_overrides)[1])

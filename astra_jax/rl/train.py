@@ -23,7 +23,7 @@ import optax
 from astra_jax.checkpoints.checkpoint import TrainState
 from astra_jax.mesh.placement import in_force, in_memory, place_batch, segment_multiple
 from astra_jax.model.config import ModelConfig
-from astra_jax.model.logprobs import kept_logprobs, token_logprobs
+from astra_jax.model.logprobs import token_logprobs
 from astra_jax.model.qwen3 import Params, bind
 from astra_jax.rl.batch import RLBatch, make_rl_batch
 from astra_jax.rl.config import RLConfig
@@ -44,27 +44,16 @@ def objective_of(config: RLConfig) -> Objective:
 
 
 def policy_logprobs(params: Params, batch: RLBatch, *, model_config: ModelConfig, objective: Objective) -> jax.Array:
-    """Return the policy's log-probs of the sampled tokens, and 0 for others; float32 [B, T].
-
-    The log-prob of a token that was drawn from the ids that truncation kept is the one among the same ids.
-    """
+    """Return the policy's log-probs of the sampled tokens, and 0 for others; float32 [B, T]."""
     qwen3 = bind(model_config, params)
     # The head is linear: hidden states divided by the temperature give logits divided by it.
     hidden_BTD = qwen3(batch.tokens_BT, batch.positions_BT, batch.segment_ids_BT, batch.prefix_ids_BT)
     hidden_BTD /= objective.temperature
-    if batch.kept_BTK is None:
-        return token_logprobs(
-            hidden_BTD,
-            qwen3.output_embedding,
-            batch.targets_BT,
-            batch.loss_mask_BT > 0,
-            chunk_tokens=objective.chunk_tokens,
-        )
-    return kept_logprobs(
+    return token_logprobs(
         hidden_BTD,
         qwen3.output_embedding,
         batch.targets_BT,
-        jnp.asarray(batch.kept_BTK),
+        batch.loss_mask_BT > 0,
         chunk_tokens=objective.chunk_tokens,
     )
 
@@ -171,7 +160,6 @@ async def train_rl(
             groups,
             length_bucket_tokens=config.length_bucket_tokens,
             pad_id=parts.tokenizer.pad_id,
-            top_k=config.rollout.top_k,
             episodes_per_row=config.episodes_per_row,
             segment_multiple=segment_multiple(parts.mesh),
             optional_columns=objective.optional_columns,

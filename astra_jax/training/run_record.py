@@ -4,7 +4,7 @@ The same command resumes an unfinished run and repeats the closing figures of a 
 the list of differences, if one of these has changed (`open_run`):
 
     keys of the config    all except `out` and the caller's `may_change`            `rl/config.py`, `sft/config.py`
-    data, init, judge     the digests of their contents, not their paths            `contents` there
+    data, init            the digests of their contents, not their paths            `contents` there
     code                  the syntax trees that the stage's module imports, and those of the user's own functions
 
 All hosts of a job must agree on these as well.

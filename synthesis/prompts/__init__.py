@@ -7,7 +7,6 @@ agent_turn              The agent's turn: a chat completion with the offered too
 chains                  The questions for chains of tools: proposals for a server, and a vote on each chain.
 decompositions          The questions for QA instances: written, judged, a value left out; and the need of a tool.
 emulated_tool_response  The question for the response of a tool that is known by its document alone.
-ending                  The judge of the message that ends an episode: whether it refuses, or asks back.
 judges                  The questions to the judges of a trajectory: one for each of six reward axes, in one form.
 parameter_completion    The questions for the parameters and for the result of a tool whose document does not say them.
 rendering               The form of a question: instructions in the system message, the rest quoted as data.

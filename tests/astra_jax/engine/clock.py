@@ -104,8 +104,7 @@ class ClockDevice:
         if count == num_left:
             ids[-1] = self._end_id
         logprobs = [-(1 + number) / len(words) for number in ids]
-        keeps = track.sampling is not None and track.sampling.hands_out_kept
-        return SaidRow(ids, logprobs, [[number] for number in ids] if keeps else [])
+        return SaidRow(ids, logprobs)
 
 
 class ClockLoop(asyncio.SelectorEventLoop):

@@ -104,18 +104,13 @@ async def test_a_message_ends_with_an_end_token_or_at_its_limit(decoder_of: Make
     await decoder.close()
 
 
-async def test_kept_ids_are_handed_out_and_neighbours_that_truncate_otherwise_change_nothing(decoder_of: Make) -> None:
+async def test_neighbours_that_truncate_otherwise_change_nothing(decoder_of: Make) -> None:
     decoder, few = decoder_of(), Sampling(24, top_k=5, top_p=0.9)
     truncated = under_way(decoder, SESSIONS[2:4], few)
     others = under_way(decoder, SESSIONS[:2], SHORT) | under_way(decoder, SESSIONS[4:], Sampling(24, top_p=0.9))
-    for task in others.values():
-        assert (await task).kept == []
+    await asyncio.gather(*others.values())
     for session, task in truncated.items():
-        message = await task
-        for token, kept in zip(message.ids, message.kept, strict=True):
-            assert token in kept
-            assert len(set(kept)) == len(kept) <= 5
-        assert_same(message, await alone(decoder_of, session, few))
+        assert_same(await task, await alone(decoder_of, session, few))
     await decoder.close()
 
 

@@ -339,7 +339,7 @@ def test_room_that_a_message_did_not_use_gives_way_to_a_siblings_page():
     read_all()
     sample = schedule.next_sample()
     for row in sample.all_rows():
-        schedule.has_sampled(row, SaidRow(said, [0.0] * 4, []))
+        schedule.has_sampled(row, SaidRow(said, [0.0] * 4))
     assert [len(track.table) for track in tracks] == [3, 3], "a page more than eight cached tokens take"
     for slot in range(2):
         schedule.ask(Session(0, slot), prompt + said + given, Sampling(8), policy_version=0)

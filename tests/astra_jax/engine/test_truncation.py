@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from astra_jax.engine.interface import MOST_KEPT_IDS, DecoderError, Sampling
+from astra_jax.engine.interface import DecoderError, Sampling
 from astra_jax.engine.sampling import Drawn, sample_tokens, slot_keys
 
 SLOTS, VOCABULARY = 4, 307
@@ -69,7 +69,7 @@ bounds = st.tuples(
 
 @settings(max_examples=60)
 @given(logits, st.tuples(*[bounds] * SLOTS), st.sampled_from([0.3, 0.6, 1.0, 2.0]), st.integers(0, 1000))
-def test_kept_ids_are_the_references_and_the_token_has_its_probability_among_them(
+def test_a_token_is_one_of_the_references_kept_ids_and_has_its_probability_among_them(
     logits_EV, bounds, temperature, count
 ):
     drawn = draw(logits_EV, truncation_of(*bounds), temperature=temperature, count=count)
@@ -78,9 +78,8 @@ def test_kept_ids_are_the_references_and_the_token_has_its_probability_among_the
         kept, nearest = kept_of(logits_EV[slot], temperature, top_k, float(np.float32(top_p)))
         if nearest < 1e-5:
             continue  # the rounding of float32 decides
-        token, found = int(drawn.ids_E[slot]), [int(i) for i in drawn.kept_EK[slot] if i >= 0]
+        token = int(drawn.ids_E[slot])
         assert token in kept
-        assert found == (kept if 0 < top_k <= MOST_KEPT_IDS else [])
         scaled = np.float64(logits_EV[slot]) / temperature
         mass = np.exp(scaled[kept] - scaled.max()).sum()
         assert drawn.logprobs_E[slot] == pytest.approx(scaled[token] - scaled.max() - np.log(mass), abs=1e-4)
@@ -122,13 +121,13 @@ def test_the_other_slots_of_a_call_change_no_bit(order, count):
             np.testing.assert_array_equal(one[slot], other[slot])
 
 
-def test_a_vocabulary_smaller_than_the_most_kept_ids_is_kept_whole():
+def test_of_a_vocabulary_smaller_than_top_k_every_id_is_kept():
     logits_EV = make_logits(5, "distinct")[:, :40]
-    drawn = draw(logits_EV, truncation_of(*[(64, 1.0), (0, 0.9)] * 2), temperature=0.9)
-    assert drawn.kept_EK.shape == (SLOTS, MOST_KEPT_IDS)
-    for slot in (0, 2):
-        assert [int(i) for i in drawn.kept_EK[slot] if i >= 0] == in_order(logits_EV[slot])
-    assert (np.asarray(drawn.kept_EK[1]) == -1).all()
+    kept, whole = (draw(logits_EV, truncation_of(*[bound] * SLOTS)) for bound in ((64, 1.0), (0, 1.0)))
+    log_softmax_EV = jax.nn.log_softmax(logits_EV)
+    for drawn in (kept, whole):
+        expected = log_softmax_EV[np.arange(SLOTS), drawn.ids_E]
+        np.testing.assert_allclose(drawn.logprobs_E, expected, atol=1e-5)
 
 
 def test_an_impossible_truncation_is_refused_in_one_line():
@@ -138,9 +137,3 @@ def test_an_impossible_truncation_is_refused_in_one_line():
     for temperature in (-1.0, 100.1, 1e308, float("nan"), float("inf")):
         with pytest.raises(DecoderError, match=r"^expected a temperature from 0 to 100, found [^\n]*$"):
             Sampling(8, temperature)
-
-
-def test_kept_ids_are_handed_out_where_few_are_left():
-    few = [Sampling(8, 1.0, 1), Sampling(8, 0.5, 64, 0.9)]
-    none = [Sampling(8), Sampling(8, 1.0, 65), Sampling(8, 1.0, None, 0.9), Sampling(8, 0.0, 5)]
-    assert [each.hands_out_kept for each in [*few, *none]] == [True] * 2 + [False] * 4

@@ -44,7 +44,7 @@ class ScriptedDevice:
             if begins_at not in begun:
                 begun.append(begins_at)
             ids = list(self._messages[len(begun) - 1][len(track.said) :][: row.max_tokens])
-            said.append(SaidRow(ids, [-0.25] * len(ids), []))
+            said.append(SaidRow(ids, [-0.25] * len(ids)))
         await asyncio.sleep(max(len(row.ids) for row in said))
         return said
 

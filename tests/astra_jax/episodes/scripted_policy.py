@@ -48,9 +48,7 @@ class ScriptedDecoder:
     async def generate(self, ids: Sequence[int], sampling: Sampling, session: Session) -> Generated:
         said = list(self._left.pop(0)[: sampling.max_tokens])
         finish: Finish = "end" if said[-1] in self._end_ids else "length"
-        logprobs = [LOGPROB] * len(said)
-        kept = [[token, token + 1] for token in said] if sampling.hands_out_kept else []
-        return Generated(said, logprobs, [0] * len(said), finish, kept)
+        return Generated(said, [LOGPROB] * len(said), [0] * len(said), finish)
 
     def forget(self, session: Session) -> None:
         pass

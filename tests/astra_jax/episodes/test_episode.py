@@ -8,7 +8,6 @@ import json
 import pytest
 
 from astra_jax.chat.format import Source, render, tool_call_text
-from astra_jax.episodes.endings import NoVerdict
 from astra_jax.episodes.episode import MODEL_ERRORS, Episode, ToolOutcome
 from astra_jax.episodes.finished import finished_episode
 from astra_jax.episodes.ledger import TokenLedger
@@ -184,34 +183,6 @@ async def test_a_refusal_that_is_expected_is_accurate(tokenizer, said: str):
     assert (episode.is_answer_accurate, episode.counts) == (refuses, (int(refuses), 2, 1))
     result = finished_episode(episode, tokenizer)
     assert (result.must_refuse, result.has_refused) == (True, refuses)
-
-
-async def test_a_judge_that_is_given_decides_and_is_asked_once_an_episode(tokenizer):
-    asked = []
-
-    async def judge(environment: Environment, said: str) -> bool:
-        asked.append(said)
-        return True
-
-    episode = Episode(refusing(), ENVIRONMENT.tools[:1], TokenLedger())
-    await episode.take_turn("It is 2150.", InProcessSandbox(), judge=judge)
-    assert (episode.is_answer_accurate, finished_episode(episode, tokenizer).has_refused) == (True, True)
-    back = Episode(asked_back(), ENVIRONMENT.tools, TokenLedger())
-    for _ in range(2):
-        await back.take_turn("Well.", InProcessSandbox(), judge=judge)
-    assert asked == ["It is 2150.", "Well."]
-    answered = an_episode()
-    await answered.take_turn("I cannot say.", InProcessSandbox(), judge=judge)
-    assert len(asked) == 2  # if an answer is expected the judge is not asked
-
-
-async def test_an_episode_without_a_verdict_is_no_episode():
-    async def judge(environment: Environment, said: str) -> bool:
-        raise NoVerdict("expected a verdict, found prose")
-
-    episode = Episode(refusing(), ENVIRONMENT.tools[:1], TokenLedger())
-    assert await episode.take_turn("I cannot.", InProcessSandbox(), judge=judge) == []
-    assert (episode.stop_reason, episode.is_unfinished) == ("no_verdict", True)
 
 
 async def test_a_message_without_a_call_ends_the_episode():

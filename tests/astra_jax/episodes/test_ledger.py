@@ -12,40 +12,30 @@ from astra_jax.episodes.ledger import TokenLedger
 
 ids_strategy = st.lists(st.integers(0, 500), max_size=6)
 given_sources = st.sampled_from([Source.PROMPT, Source.TEMPLATE, Source.TOOL])
-more_kept = st.none() | st.integers(0, 5)
-entries = st.lists(st.tuples(st.booleans(), ids_strategy, given_sources, st.integers(0, 2), more_kept), max_size=10)
+entries = st.lists(st.tuples(st.booleans(), ids_strategy, given_sources, st.integers(0, 2)), max_size=10)
 
 
-def columns(ledger: TokenLedger) -> list[tuple[int, int, float, int, int, list[int]]]:
-    return list(
-        zip(
-            *(ledger.ids, ledger.sources, ledger.sampled_logprobs, ledger.turns, ledger.policy_versions, ledger.kept),
-            strict=True,
-        )
-    )
+def columns(ledger: TokenLedger) -> list[tuple[int, int, float, int, int]]:
+    return list(zip(*vars(ledger).values(), strict=True))
 
 
 @settings(max_examples=100, deadline=None, derandomize=True)
 @given(entries)
 def test_a_ledger_only_grows_and_has_loss_only_on_sampled_tokens(entries):
     ledger, expected, turn = TokenLedger(), [], 0
-    for version, (sampled, ids, source, more_turns, more_kept) in enumerate(entries):
+    for version, (sampled, ids, source, more_turns) in enumerate(entries):
         before, turn = columns(ledger), turn + more_turns
         if sampled:
             logprobs = [-0.5 - i for i in ids]
-            kept = [] if more_kept is None else [list(range(i - more_kept, i + 1)) for i in ids]
-            ledger.append_sampled(ids, logprobs, turn=turn, policy_versions=[version] * len(ids), kept=kept)
-            expected += [
-                (i, Source.MODEL, logprob, turn, version, of_token)
-                for i, logprob, of_token in zip(ids, logprobs, kept or [[]] * len(ids), strict=True)
-            ]
+            ledger.append_sampled(ids, logprobs, turn=turn, policy_versions=[version] * len(ids))
+            expected += [(i, Source.MODEL, logprob, turn, version) for i, logprob in zip(ids, logprobs, strict=True)]
         else:
             ledger.append_given(ids, [source] * len(ids), turn=turn)
-            expected += [(i, source, 0.0, turn, -1, []) for i in ids]
+            expected += [(i, source, 0.0, turn, -1) for i in ids]
         assert columns(ledger)[: len(before)] == before
     assert columns(ledger) == expected
     assert ledger.loss_mask.tolist() == [float(source == Source.MODEL) for _, source, *_ in expected]
-    assert ledger.num_prompt_tokens == sum(turn == 0 for *_, turn, _, _ in expected)
+    assert ledger.num_prompt_tokens == sum(turn == 0 for *_, turn, _ in expected)
     assert ledger.num_prompt_tokens + ledger.num_response_tokens == len(ledger) == len(expected)
 
 
@@ -61,9 +51,6 @@ def test_wrong_tokens_are_refused_and_leave_nothing_behind():
         ledger.append_sampled([1, 2], [-0.5], turn=2, policy_versions=versions)
     with pytest.raises(ValueError, match="one length"):
         ledger.append_sampled([1, 2], logprobs, turn=2, policy_versions=[0])
-    for kept in ([[1, 5], [3]], [[1, 5]]):
-        with pytest.raises(ValueError, match="each sampled token among the ids"):
-            ledger.append_sampled([1, 2], logprobs, turn=2, policy_versions=versions, kept=kept)
     assert columns(ledger) == before
 
 
@@ -71,6 +58,5 @@ def test_a_ledger_holds_plain_numbers():
     """It can be written as JSON, also if it was filled from arrays."""
     ledger = TokenLedger()
     three = np.array([3], np.int32)
-    ledger.append_sampled(three, np.array([-1.5], np.float32), turn=1, policy_versions=three, kept=[three])
-    assert [type(value) for value in columns(ledger)[0]] == [int, int, float, int, int, list]
-    assert ledger.kept == [[3]]
+    ledger.append_sampled(three, np.array([-1.5], np.float32), turn=1, policy_versions=three)
+    assert [type(value) for value in columns(ledger)[0]] == [int, int, float, int, int]

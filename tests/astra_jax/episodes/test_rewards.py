@@ -113,7 +113,7 @@ def test_the_conversation_is_seen_in_order_with_the_texts_that_were_sampled(taug
     for text, source, turn in spoken:
         ids = tokenizer.encode(text)
         if source is Source.MODEL:
-            episode.ledger.append_sampled(ids, [-1.0] * len(ids), turn=turn, policy_versions=[0] * len(ids), kept=[])
+            episode.ledger.append_sampled(ids, [-1.0] * len(ids), turn=turn, policy_versions=[0] * len(ids))
         else:
             episode.ledger.append_given(ids, [source] * len(ids), turn=turn)
     seen = finished_episode(episode, tokenizer)

@@ -16,15 +16,15 @@ from astra_jax.episodes.episode import Episode, ToolOutcome
 from astra_jax.episodes.ledger import TokenLedger
 from astra_jax.episodes.log import read_episodes
 from astra_jax.episodes.rewards import episode_reward
-from astra_jax.episodes.rollout import PromptTooLong, RolloutConfig, RolloutEngine
+from astra_jax.episodes.rollout import EvaluationRollout, PromptTooLong, RolloutEngine
 from astra_jax.evaluate import environments as evaluation_module
-from astra_jax.evaluate.environments import EvaluationConfig, NoneFinished, evaluate_environments, sum_up
+from astra_jax.evaluate.environments import EvaluationConfig, evaluate_environments, sum_up
 from astra_jax.testing import InProcessSandbox, tiny_environment
 from synthesis.record_io import write_records
 from tests.astra_jax.distractors import with_distractors
 
 KNOWN = tiny_environment()
-ROLLOUT = RolloutConfig(max_prompt_tokens=256, max_response_tokens=160, max_turns=6, temperature=0.0)
+ROLLOUT = EvaluationRollout(max_prompt_tokens=256, max_response_tokens=160, max_turns=6, temperature=0.0)
 CONFIG = EvaluationConfig(
     seed=0, policy=Path("policy"), environments=Path("environments"), out=Path("out"), rollout=ROLLOUT
 )
@@ -87,19 +87,14 @@ async def test_an_environment_whose_prompt_does_not_fit_is_counted_and_left_out(
         await evaluate(taught, [long])
 
 
-async def test_an_environment_in_which_an_episode_is_cut_off_is_counted_and_in_no_figure(evaluation):
+async def test_failed_calls_and_errors_of_the_service_are_counted_by_kind(evaluation):
     unknown = ToolOutcome("x", {}, "unknown_tool", None, "", irrelevant=False)
     ((episode,),) = evaluation.groups
-    cut_off = dataclasses.replace(episode, stop_reason="deadline", outcomes=[*episode.outcomes, unknown], final_text="")
-    found = sum_up([[episode, episode], [episode, cut_off]], seed=0, errors={"service_errors_reply_cut": 3})
-    figures = found.to_json()
-    assert (figures["environments"], figures["episodes"], figures["unfinished"]) == (1, 2, 1)
-    assert (figures["f1"], figures["invalid_call_share"]) == (pytest.approx(1.0, abs=1e-5), 0)
+    failed = dataclasses.replace(episode, outcomes=[*episode.outcomes, unknown])
+    figures = sum_up([[episode], [failed]], seed=0, errors={"service_errors_reply_cut": 3}).to_json()
     errors = {name: count for name, count in figures.items() if "_errors_" in name}
     assert errors == {"model_errors_unknown_tool": 1, "service_errors_reply_cut": 3}
     assert not any("_errors_" in name for name in evaluation.to_json())
-    with pytest.raises(NoneFinished, match=r"each of 2 environments .* rollout\.max_tool_seconds, .*raise the limit"):
-        sum_up([[cut_off], [episode, cut_off]], seed=0)
 
 
 class Watched(RolloutEngine):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import numpy as np
 import pytest
 
@@ -18,13 +16,12 @@ from astra_jax.testing import tiny_environment
 ENVIRONMENT = tiny_environment()
 
 
-def an_episode(prompt: list[int], *turns: tuple[list[int], list[float], list[int]], kept=None) -> Episode:
-    """Turns are sampled ids, their log-probs, and the ids of a tool response; `kept` has the ids kept at each."""
+def an_episode(prompt: list[int], *turns: tuple[list[int], list[float], list[int]]) -> Episode:
+    """Turns are sampled ids, their log-probs, and the ids of a tool response."""
     ledger = TokenLedger()
     ledger.append_given(prompt, [Source.PROMPT] * len(prompt), turn=0)
     for turn, (sampled, logprobs, response) in enumerate(turns, start=1):
-        of_tokens = [] if kept is None else [[token, *kept[token]] for token in sampled]
-        ledger.append_sampled(sampled, logprobs, turn=turn, policy_versions=[0] * len(sampled), kept=of_tokens)
+        ledger.append_sampled(sampled, logprobs, turn=turn, policy_versions=[0] * len(sampled))
         ledger.append_given(response, [Source.TOOL] * len(response), turn=turn)
     return Episode(ENVIRONMENT, ENVIRONMENT.tools, ledger)
 
@@ -44,29 +41,14 @@ def test_the_data_of_a_token_stand_in_the_column_that_predicts_it():
         "sampled_logprobs_BT": [[0, -0.1, -0.2, 0, -0.3, 0, 0, 0], [-0.4, 0, 0, 0, 0, 0, 0, 0]],
         "advantages_BT": [[0, -1, -1, 0, -1, 0, 0, 0], [1, 0, 0, 0, 0, 0, 0, 0]],
     }
-    assert batch.kept_BTK is batch.reward_std_BT is batch.episode_weights_BT is None
+    assert batch.reward_std_BT is batch.episode_weights_BT is None
     for name, values in expected.items():
         np.testing.assert_allclose(getattr(batch, name), values, rtol=1e-6, err_msg=name)
 
 
-KEPT = {3: [8], 4: [], 6: [2, 5], 7: [1]}
-TRUNCATED = [
-    an_episode([1, 2], ([3, 4], [-0.1, -0.2], [5]), ([6], [-0.3], []), kept=KEPT),
-    an_episode([1], ([7], [-0.4], []), kept=KEPT),
-]
-
-
-def test_the_kept_ids_of_a_token_stand_in_the_column_that_predicts_it():
-    groups = [ScoredGroup(TRUNCATED, (0.0, 1.0), 0)]
-    batch = make_rl_batch(groups, length_bucket_tokens=4, pad_id=9, top_k=3)
-    none = [-1, -1, -1]
-    first = [none, [3, 8, -1], [4, -1, -1], none, [6, 2, 5], none, none, none]
-    assert batch.kept_BTK.tolist() == [first, [[7, 1, -1], *[none] * 7]]
-
-
 OF_ONE_PROMPT = [
-    an_episode([1, 2], ([3, 4], [-0.1, -0.2], [5]), ([6], [-0.3], []), kept=KEPT),
-    an_episode([1, 2], ([7], [-0.4], []), kept=KEPT),
+    an_episode([1, 2], ([3, 4], [-0.1, -0.2], [5]), ([6], [-0.3], [])),
+    an_episode([1, 2], ([7], [-0.4], [])),
 ]
 
 
@@ -80,7 +62,6 @@ def test_episodes_of_a_row_share_the_columns_of_their_prompt_but_for_its_last_to
         groups,
         length_bucket_tokens=12,
         pad_id=9,
-        top_k=3,
         episodes_per_row=2,
         segment_multiple=multiple,
         optional_columns=OPTIONAL_COLUMNS,
@@ -96,7 +77,6 @@ def test_episodes_of_a_row_share_the_columns_of_their_prompt_but_for_its_last_to
         "positions_BT": ([0, 1, 2, 3, 4, 1], None),
         "sampled_logprobs_BT": ([0, -0.1, -0.2, 0, -0.3, -0.4], 0),
         "advantages_BT": ([0, -1, -1, 0, -1, 1], 0),
-        "kept_BTK": ([[-1] * 3, [3, 8, -1], [4, -1, -1], [-1] * 3, [6, 2, 5], [7, 1, -1]], -1),
     }
     assert expected.keys() == {*RLBatch._fields}
     for name, (values, padding) in expected.items():
@@ -107,23 +87,13 @@ def test_episodes_of_a_row_share_the_columns_of_their_prompt_but_for_its_last_to
             assert (np.delete(row, columns, axis=0) == padding).all(), name
 
 
-CUT_OFF = dataclasses.replace(SHORT, stop_reason="deadline")
-ONE_SIZE = "pass groups of one size whose episodes have all ended"
-KEPT_IDS = "kept ids of each sampled token, found {}: the episode was not"
-
-
 @pytest.mark.parametrize(
     ("groups", "options", "message"),
     [
         ([LONG, SHORT], {"episodes_per_row": 2}, "the episodes of a group begin with 2 prompts"),
         ([LONG, SHORT], {"episodes_per_row": 3}, "expected groups of a multiple of 3 episodes, found 2"),
-        # The log-probs of another truncation are those of other distributions than the loss would take.
-        (TRUNCATED, {"top_k": None}, KEPT_IDS.format(2)),
-        (TRUNCATED, {"top_k": 2}, KEPT_IDS.format(3)),
-        ([LONG, SHORT], {"top_k": 3}, KEPT_IDS.format(0)),
         (ScoredGroup([LONG, SHORT], (1.0, 1.0), 0), {}, "without reward variance"),
-        ([LONG, CUT_OFF], {}, ONE_SIZE),
-        (ScoredGroup([LONG, SHORT], (0.0, 1.0, 1.0), 0), {}, ONE_SIZE),
+        (ScoredGroup([LONG, SHORT], (0.0, 1.0, 1.0), 0), {}, "pass groups of one size"),
     ],
 )
 def test_groups_that_make_no_batch_are_refused(groups, options, message):
@@ -135,7 +105,7 @@ def test_groups_that_make_no_batch_are_refused(groups, options, message):
 @pytest.mark.parametrize("episodes_per_row", [1, 2])
 def test_rows_without_loss_fill_a_smaller_batch_up_to_the_shape_of_a_whole_one(episodes_per_row):
     groups = [ScoredGroup(OF_ONE_PROMPT, (0.0, 1.0), 0)]
-    options = {"length_bucket_tokens": 4, "pad_id": 9, "top_k": 3, "episodes_per_row": episodes_per_row}
+    options = {"length_bucket_tokens": 4, "pad_id": 9, "episodes_per_row": episodes_per_row}
     small, filled = make_rl_batch(groups, **options), make_rl_batch(groups, **options, num_rows=5)
     num_rows = len(small.tokens_BT)
     for name, rows, all_rows in zip(RLBatch._fields, small, filled, strict=True):

@@ -26,15 +26,14 @@ class BatchFilling(RuleBasedStateMachine):
         self.version = 0
         self.expected = GroupCounts()
 
-    @rule(rewards=REWARDS, failed=FEW, cancelled=FEW)
-    def roll_out(self, rewards, failed, cancelled):
+    @rule(rewards=REWARDS, failed=FEW)
+    def roll_out(self, rewards, failed):
         first = self.expected.submitted
         groups = [ScoredGroup(first + i, pair, self.version) for i, pair in enumerate(rewards)]
-        self.filler.add(groups, num_failed=failed, num_cancelled=cancelled)
+        self.filler.add(groups, num_failed=failed)
         kept = [group for group in groups if abs(group.rewards[1] - group.rewards[0]) / 2 > MIN_REWARD_STD]
-        self.expected.submitted += len(groups) + failed + cancelled
+        self.expected.submitted += len(groups) + failed
         self.expected.failed += failed
-        self.expected.cancelled += cancelled
         self.expected.valid += len(kept)
         self.expected.degenerate += len(groups) - len(kept)
         self.waiting += [(group.group, group.policy_version) for group in kept]
@@ -76,7 +75,7 @@ class BatchFilling(RuleBasedStateMachine):
         filler, counts = self.filler, self.filler.counts
         assert [(group.group, group.policy_version) for group in filler.buffer] == self.waiting
         assert counts == self.expected
-        assert counts.submitted == counts.valid + counts.degenerate + counts.failed + counts.cancelled
+        assert counts.submitted == counts.valid + counts.degenerate + counts.failed
         assert counts.valid == counts.learnt + counts.stale + len(filler.buffer)
         assert filler.is_full == (len(self.waiting) >= GROUPS_PER_BATCH)
 

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from astra_jax.config import load_config
-from astra_jax.episodes.log import logs_of_run, read_episodes
 from astra_jax.rl.config import RLConfig
 from astra_jax.rl.stage import run_rl
 from astra_jax.testing import InProcessSandbox
@@ -41,17 +40,13 @@ def test_a_shipped_config_takes_the_examples(monkeypatch):
     assert {key: getattr(config, key) for key in NAMED} == NAMED
 
 
-async def test_a_run_learns_with_all_three_from_tokens_that_were_truncated(taught, tmp_path):
+async def test_a_run_learns_with_all_three(taught, tmp_path):
     """In two parts; the policy gives each sampled token the log-prob that it was sampled with."""
-    rollout = {"max_prompt_tokens": 256, "max_response_tokens": 160, "max_turns": 6}
-    rollout |= {"temperature": 1.2, "top_k": 40, "top_p": 0.99}
-    changes = {"rollout": rollout, "groups_per_rollout": 3, "accumulation": 2, "log_episodes_every_steps": 1}
+    rollout = {"max_prompt_tokens": 256, "max_response_tokens": 160, "max_turns": 6, "temperature": 1.2}
+    changes = {"rollout": rollout, "groups_per_rollout": 3, "accumulation": 2}
     config = tiny_rl_config(tmp_path, taught, steps=2, max_rollouts_per_step=8, **changes, **NAMED)
     await run_rl(config, InProcessSandbox())
     lines = [json.loads(line) for line in (config.out / "metrics.jsonl").read_text().splitlines()]
     assert [line["step"] for line in lines] == [0, 1]
     assert all(line["applied"] == 1 and math.isfinite(line["loss"]) and line["grad_norm"] > 0 for line in lines)
     assert lines[0]["mean_abs_logprob_difference"] < 1e-5
-    kept = [token.kept for path in logs_of_run(config.out) for each in read_episodes(path) for token in each.tokens]
-    assert max(map(len, kept)) <= 40
-    assert len(set(map(len, kept))) > 5

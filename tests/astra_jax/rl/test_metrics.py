@@ -132,7 +132,7 @@ def test_the_flops_of_a_batch_are_those_of_its_tokens_and_attended_pairs(untrain
 
 def test_a_step_has_figures_of_how_its_batch_was_filled():
     group = ScoredGroup((), (1.0, 0.0), policy_version=4)
-    counts = GroupCounts(submitted=16, valid=8, degenerate=5, failed=1, cancelled=2, learnt=4, stale=1)
+    counts = GroupCounts(submitted=14, valid=8, degenerate=5, failed=1, learnt=4, stale=1)
     filler = BatchFiller(1, min_reward_std=0.1, max_staleness=3, counts=counts)
     filler.buffer.extend([group, group, group])  # type: ignore[list-item]
     filling = Filling(sampled_tokens=[2, 4, 9], sampled_tokens_kept=[4, 9])
@@ -142,11 +142,10 @@ def test_a_step_has_figures_of_how_its_batch_was_filled():
     assert figures == {
         "environments_left_out": 4,
         "environments_passed_over": 6,
-        "groups_submitted": 16,
+        "groups_submitted": 14,
         "groups_valid": 8,
         "groups_degenerate": 5,
         "groups_failed": 1,
-        "groups_cancelled": 2,
         "groups_learnt": 4,
         "groups_stale": 1,
         "groups_waiting": 3,

@@ -30,9 +30,9 @@ DULL = tiny_environment(rent=0).id
 class FakeEngine:
     """Remembers its starts; of each group the last episode alone solves its environment."""
 
-    def __init__(self, refused=(), cut_off=(), broken=()):
+    def __init__(self, refused=(), broken=()):
         self.starts, self.seeds, self.rooms = [], [], []
-        self.refused, self.cut_off, self.broken = refused, cut_off, broken
+        self.refused, self.broken = refused, broken
         self.sandbox, self.load = InProcessSandbox(), None
 
     def can_run(self, start):
@@ -53,17 +53,11 @@ class FakeEngine:
             if solves and start.environment.id != DULL
         ]
         ledger, num_tokens = TokenLedger(), 1 if start.environment.id == DULL else 3
-        ledger.append_sampled(
-            [3] * num_tokens,
-            [-0.5] * num_tokens,
-            turn=1,
-            policy_versions=[policy_version] * num_tokens,
-            kept=[[3, 4]] * num_tokens,
-        )
+        versions = [policy_version] * num_tokens
+        ledger.append_sampled([3] * num_tokens, [-0.5] * num_tokens, turn=1, policy_versions=versions)
         is_broken = solves and len(self.starts) in self.broken
         last = ToolOutcome("x", {}, "crashed" if is_broken else "unknown_tool", None, "", irrelevant=False)
-        reason = "deadline" if solves and len(self.starts) in self.cut_off else "no_tool_call"
-        return Episode(start.environment, start.tools, ledger, outcomes=[*solved, last], stop_reason=reason)
+        return Episode(start.environment, start.tools, ledger, outcomes=[*solved, last], stop_reason="no_tool_call")
 
 
 @pytest.fixture
@@ -72,7 +66,7 @@ def make(tmp_path, monkeypatch, untrained):
     environments = [with_distractors(tiny_environment(rent=rent), per_band=2) for rent in range(NUM_ENVIRONMENTS)]
     write_records(tmp_path / "environments", environments, kind="environment")
 
-    def made(refused=(), cut_off=(), broken=(), **changes):
+    def made(refused=(), broken=(), **changes):
         values = {
             "seed": 3,
             "steps": 9,
@@ -85,15 +79,12 @@ def make(tmp_path, monkeypatch, untrained):
             "groups_per_step": 1,
             "groups_per_rollout": 1,
         }
-        engine = FakeEngine(refused, cut_off, broken)
-        monkeypatch.setattr(rollouts_module, "RolloutEngine", lambda *_, judge: engine)
+        engine = FakeEngine(refused, broken)
+        monkeypatch.setattr(rollouts_module, "RolloutEngine", lambda *_: engine)
         config = RLConfig.model_validate(values | changes)
         return Rollouts(config, Parts(None, untrained.model_config, untrained.tokenizer), None, None), engine
 
     return made
-
-
-WITH_A_DEADLINE = LIMITS | {"max_tool_seconds": 9}
 
 
 async def batches(rollouts, steps):
@@ -193,17 +184,12 @@ async def test_one_environment_that_can_be_rolled_out_is_enough_for_any_number_o
             r"none of 5 environments .* at most 256 tokens; raise rollout\.max_prompt_tokens",
         ),
         (
-            {"cut_off": range(99), "rollout": WITH_A_DEADLINE, "max_rollouts_per_step": 4},
-            BatchFillingStalled,
-            r"^step 0 needs 1 groups with reward variance and has 0 after 4 rollouts of 4 groups; 4 were cut off",
-        ),
-        (
             {"broken": range(99), "max_rollouts_per_step": 3},
             BatchFillingStalled,
-            r"after 3 rollouts of 3 groups; 3 met a broken tool: look",
+            r"^step 0 needs 1 groups with reward variance and has 0 after 3 rollouts of 3 groups; 3 met a broken tool",
         ),
     ],
-    ids=["no prompt fits", "all are cut off", "all tools are broken"],
+    ids=["no prompt fits", "all tools are broken"],
 )
 async def test_a_step_without_a_group_ends_in_one_line_that_says_why(make, changes, error, message):
     rollouts, _ = make(**changes)
@@ -220,17 +206,15 @@ def scored(monkeypatch):
 
 
 async def test_a_group_that_met_a_broken_tool_is_dropped_and_counted_and_never_rewarded(make, scored, capsys):
-    """A group that is cut off as well counts once, as cancelled."""
-    rollouts, _ = make(cut_off=(2,), broken=(1, 2, 3), rollout=WITH_A_DEADLINE)
+    rollouts, _ = make(broken=(1, 2, 3))
     [((group,), rolled_out)] = await batches(rollouts, [0])
     counts = rollouts.filler.counts
-    assert (counts.submitted, counts.failed, counts.cancelled, counts.valid, counts.learnt) == (4, 2, 1, 1, 1)
+    assert (counts.submitted, counts.failed, counts.valid, counts.learnt) == (4, 3, 1, 1)
     assert rolled_out == [group]
     assert len(scored) == 2
     assert rollouts.filling.errors["tool_errors_crashed"] == 3
     told = capsys.readouterr().err
     assert told.count("in each an episode called a tool whose process died") == 1
-    assert told.count("astra: 1 groups are dropped: in each an episode waited for its tools") == 1
 
 
 async def test_after_so_many_rollouts_a_step_learns_from_the_groups_that_are_there_and_says_so(make, capsys):

@@ -24,13 +24,12 @@ from astra_jax.testing import tiny_environment
 from astra_jax.training import accumulation
 
 OBJECTIVE = Objective(temperature=0.7, clip_epsilon=0.2, chunk_tokens=16)
-TOP_K = 5
 
 
 @pytest.fixture(scope="module")
 def groups(untrained):
     """Two groups of four episodes of two or three turns, of some 60 to 130 tokens after prompts of 50 and 81."""
-    rng, vocabulary = np.random.default_rng(0), untrained.model_config.vocab_size
+    rng, vocabulary = np.random.default_rng(9), untrained.model_config.vocab_size
     environment = tiny_environment()
 
     def an_episode(prompt):
@@ -38,11 +37,9 @@ def groups(untrained):
         ledger.append_given(prompt, [Source.PROMPT] * len(prompt), turn=0)
         for turn in range(1, rng.integers(3, 5)):
             ids = rng.integers(0, vocabulary, rng.integers(10, 40))
-            kept = [[i, *rng.choice(vocabulary, rng.integers(0, TOP_K), replace=False)] for i in ids]
-            kept = [list(dict.fromkeys(of_token)) for of_token in kept]
             # Near those of a policy that knows nothing, so that ratios are met on both sides of the clip.
             logprobs = rng.normal(-np.log(vocabulary), 0.3, len(ids))
-            ledger.append_sampled(ids, logprobs, turn=turn, policy_versions=[0] * len(ids), kept=kept)
+            ledger.append_sampled(ids, logprobs, turn=turn, policy_versions=[0] * len(ids))
             response = rng.integers(0, vocabulary, rng.integers(5, 20))
             ledger.append_given(response, [Source.TOOL] * len(response), turn=turn)
         return Episode(environment, environment.tools, ledger)
@@ -51,32 +48,16 @@ def groups(untrained):
     return [ScoredGroup([an_episode(prompt) for _ in range(4)], tuple(rng.uniform(size=4)), 0) for prompt in prompts]
 
 
-def without_kept(groups):
-    for group in groups:
-        for episode in group.group:
-            ledger = episode.ledger
-            bare = TokenLedger(
-                ledger.ids, ledger.sources, ledger.sampled_logprobs, ledger.turns, ledger.policy_versions
-            )
-            bare.kept_counts = [0] * len(ledger)
-            yield Episode(episode.environment, episode.tools, bare)
-
-
 @pytest.fixture(scope="module")
 def batches(groups):
-    """By whether tokens were truncated and how many episodes share a row."""
+    """By how many episodes share a row, and how rows are laid out."""
 
     @functools.cache
-    def batch(top_k, episodes_per_row, segment_multiple=1, packed_parts=None, bucket_tokens=64, optional_columns=()):
-        chosen = groups
-        if top_k is None:
-            bare = iter(without_kept(groups))
-            chosen = [ScoredGroup([next(bare) for _ in group.group], group.rewards, 0) for group in groups]
+    def batch(episodes_per_row, segment_multiple=1, packed_parts=None, bucket_tokens=64, optional_columns=()):
         return make_rl_batch(
-            chosen,
+            groups,
             length_bucket_tokens=bucket_tokens,
             pad_id=0,
-            top_k=top_k,
             episodes_per_row=episodes_per_row,
             segment_multiple=segment_multiple,
             num_rows=8 // episodes_per_row,
@@ -105,14 +86,14 @@ def assert_the_same(found, expected, relative=1e-6):
 
 
 @pytest.mark.parametrize(
-    ("top_k", "episodes_per_row", "multiple"),
-    [(None, 2, 1), (TOP_K, 4, 16)],
-    ids=["half a group a row", "whole groups in blocks of 16 tokens, among kept ids"],
+    ("episodes_per_row", "multiple"),
+    [(2, 1), (4, 16)],
+    ids=["half a group a row", "whole groups in blocks of 16 tokens"],
 )
 def test_the_loss_and_every_gradient_are_those_of_a_row_for_each_episode(
-    untrained, batches, loss_and_gradients, top_k, episodes_per_row, multiple
+    untrained, batches, loss_and_gradients, episodes_per_row, multiple
 ):
-    plain, shared = batches(top_k, 1), batches(top_k, episodes_per_row, multiple)
+    plain, shared = batches(1), batches(episodes_per_row, multiple)
     assert shared.tokens_BT.shape[0] * episodes_per_row == plain.tokens_BT.shape[0]
     assert float(shared.loss_mask_BT.sum()) == float(plain.loss_mask_BT.sum())
     expected = loss_and_gradients(untrained.params, plain)
@@ -121,16 +102,16 @@ def test_the_loss_and_every_gradient_are_those_of_a_row_for_each_episode(
 
 
 @pytest.mark.parametrize(
-    ("top_k", "episodes_per_row", "multiple"),
-    [(None, 1, 1), (TOP_K, 2, 16)],
-    ids=["an episode after the other", "halves of groups in blocks of 16 tokens, among kept ids"],
+    ("episodes_per_row", "multiple"),
+    [(1, 1), (2, 16)],
+    ids=["an episode after the other", "halves of groups in blocks of 16 tokens"],
 )
 def test_packed_rows_are_fewer_and_are_learnt_from_as_rows_of_their_own(
-    untrained, batches, loss_and_gradients, top_k, episodes_per_row, multiple
+    untrained, batches, loss_and_gradients, episodes_per_row, multiple
 ):
-    plain = batches(top_k, 1)
+    plain = batches(1)
     packed_parts = 4 // episodes_per_row
-    packed = batches(top_k, episodes_per_row, multiple, packed_parts, bucket_tokens=512 if multiple > 1 else 64)
+    packed = batches(episodes_per_row, multiple, packed_parts, bucket_tokens=512 if multiple > 1 else 64)
     with_loss = int((packed.loss_mask_BT > 0).any(axis=1).sum())
     assert with_loss < 8 // episodes_per_row == len(packed.tokens_BT)
     assert float(packed.loss_mask_BT.sum()) == float(plain.loss_mask_BT.sum())
@@ -144,9 +125,9 @@ def on_eight_devices(params, batch):
     return mesh, jax.device_put(params, param_shardings(params, mesh)), place_batch(batch, len(batch.tokens_BT), mesh)
 
 
-@pytest.mark.parametrize("packed", [(None, 4), (None, 1, 1, 1)], ids=["prompts are shared", "rows are packed"])
+@pytest.mark.parametrize("packed", [(4,), (1, 1, 1)], ids=["prompts are shared", "rows are packed"])
 def test_they_are_the_same_over_a_mesh_of_eight_devices(untrained, batches, loss_and_gradients, packed):
-    expected = loss_and_gradients(untrained.params, batches(None, 1))
+    expected = loss_and_gradients(untrained.params, batches(1))
     mesh, params, batch = on_eight_devices(untrained.params, batches(*packed))
     with jax.set_mesh(mesh):
         found = loss_and_gradients(params, batch)
@@ -154,7 +135,7 @@ def test_they_are_the_same_over_a_mesh_of_eight_devices(untrained, batches, loss
 
 
 def test_parts_that_packing_leaves_empty_are_not_computed_and_change_nothing(untrained, batches, loss_and_gradients):
-    packed = batches(None, 1, 1, 8, bucket_tokens=256)
+    packed = batches(1, 1, 8, bucket_tokens=256)
     has_loss = [bool((packed.loss_mask_BT[part::8] > 0).any()) for part in range(8)]
     num_filled = sum(has_loss)
     assert has_loss == [True] * num_filled + [False] * (8 - num_filled)
@@ -174,7 +155,7 @@ def test_parts_that_packing_leaves_empty_are_not_computed_and_change_nothing(unt
     jax.block_until_ready(found)
     jax.effects_barrier()
     assert len(computed) == num_filled
-    loss, absolute, gradients = loss_and_gradients(untrained.params, batches(None, 1))
+    loss, absolute, gradients = loss_and_gradients(untrained.params, batches(1))
     assert_the_same(found, ((loss, absolute), gradients))
 
 

@@ -177,7 +177,7 @@ def save_product(out: Path) -> None:
 
 def test_an_evaluation_of_another_policy_is_refused_and_an_equal_one_is_already_complete(rl_config, tmp_path, capsys):
     places = {name: tmp_path / place for name, place in (("policy", "init"), ("out", "figures"))}
-    values = {"seed": 0, "environments": rl_config.environments, "rollout": rl_config.rollout}
+    values = {"seed": 0, "environments": rl_config.environments, "rollout": rl_config.rollout.model_dump()}
     config = EvaluationConfig.model_validate(values | places)
     record = open_evaluation(config)
     record.begin()

@@ -23,7 +23,6 @@ from synthesis.prompts.decompositions import (
     parallel_groups,
 )
 from synthesis.prompts.emulated_tool_response import EmulateCall, EmulatorState
-from synthesis.prompts.ending import JudgeEnding
 from synthesis.prompts.judges import JUDGES, JudgeTogether
 from synthesis.prompts.parameter_completion import CompleteOutput, CompleteParameters
 from synthesis.prompts.rendering import Correctable
@@ -108,7 +107,6 @@ def rendered(language: Language) -> dict[type[Request], Request]:
         EmulateCall(language=language, tool=server.tools[0], arguments={}, state=EmulatorState()),
         *judges,
         JudgeTogether(judges=tuple(judges)),
-        JudgeEnding(language=language, expectation="refuse", asked="Oslo?", said="Which?"),
         WriteQAInstance(knowledge=knowledge, **SHAPE),
         JudgeDecomposition(knowledge=knowledge, instance=instance),
         JudgeNaturalness(question="How long is the kite Sable?", language=language),

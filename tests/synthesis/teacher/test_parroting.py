@@ -80,7 +80,6 @@ CRITERIA = "It cannot be answered without the tools, and reads like a form or a 
 OWN = [
     ("JudgeToolNecessity", "en", {"reason": "Two lengths are compared that are both known.", "needs_tool": False}),
     ("JudgeNaturalness", "en", {"reason": "Two short sentences, as people speak.", "naturalness": 1}),
-    ("JudgeEnding", "en", {"reason": "It tells the length of the boat.", "verdict": False}),
     ("ScoreTask", "en", {"reason": CRITERIA, "clarity": 0.5, "realism": 0.5, "tool_necessity": 0.5}),
     ("JudgePlanning", "en", {"reason": "It says 12 nights; the tool returned 14.", "score": 0.2}),
     ("JudgePlanning", "zh", {"reason": "它说有 3 个房间，而工具返回 5。", "score": 0.2}),

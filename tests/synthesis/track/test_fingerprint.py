@@ -98,8 +98,7 @@ def test_prompts_that_a_track_does_not_ask_are_not_its_wording():
     tracks = ("synthesis.environments.pipeline", "synthesis.trajectories.pipeline")
     of_environments, of_trajectories = ({name for name in source_of(track) if "/prompts/" in name} for track in tracks)
     prompts = {f"source of synthesis/prompts/{path.name}" for path in (ROOT / "synthesis" / "prompts").glob("*.py")}
-    in_evaluation = {"source of synthesis/prompts/ending.py"}  # a judge of episodes decides no record
-    assert of_environments | of_trajectories == prompts - in_evaluation
+    assert of_environments | of_trajectories == prompts
     assert "source of synthesis/prompts/tool_merging.py" in of_environments - of_trajectories
     assert "source of synthesis/prompts/tasks.py" in of_trajectories - of_environments
 
