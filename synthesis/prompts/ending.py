@@ -47,7 +47,6 @@ class JudgeEnding(Request[EndingVerdict]):
 
     role = "judges"
     prompt_version = version_of(*REFUSES.values(), *ASKS_BACK.values())
-    reply_type = EndingVerdict
 
     language: Language
     expectation: Literal["refuse", "ask_back"]
@@ -58,4 +57,4 @@ class JudgeEnding(Request[EndingVerdict]):
 
     def messages(self) -> list[JsonObject]:
         instructions = REFUSES if self.expectation == "refuse" else ASKS_BACK
-        return question(instructions, self.language, user=self.asked, assistant=self.said)
+        return question(instructions[self.language], user=self.asked, assistant=self.said)

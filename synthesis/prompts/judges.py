@@ -11,7 +11,7 @@ from typing import ClassVar, Final, cast
 
 from pydantic import BaseModel, Field, SerializeAsAny
 
-from synthesis.prompts.rendering import arguments_shown, messages_shown, question, tools_in_brief, version_of
+from synthesis.prompts.rendering import Prompt, arguments_shown, messages_shown, question, tools_in_brief, version_of
 from synthesis.records import JsonObject, JsonValue, Language, Message, Record, Task, ToolDocument
 from synthesis.teacher.protocol import JointRequest, Request
 
@@ -48,12 +48,10 @@ def _shown(
     return {"tools": tools_in_brief(tools), "conversation": as_shown, "called_tools": arguments}
 
 
-class JudgeConversation(Request[Judgement]):
+class JudgeConversation(Prompt[Judgement]):
     """The form of a judge's question; a subclass adds the criterion."""
 
-    criterion: ClassVar[dict[Language, str]]
     role = "judges"
-    reply_type = Judgement
 
     task: Task
     tools: tuple[ToolDocument, ...]
@@ -61,11 +59,8 @@ class JudgeConversation(Request[Judgement]):
     """The messages that the judge may see: the whole trajectory, or those up to the judged message."""
 
     def messages(self) -> list[JsonObject]:
-        return question(
-            self.criterion,
-            self.task.language,
-            **_shown(self.tools, self.conversation, messages_shown(self.conversation)),
-        )
+        shown = _shown(self.tools, self.conversation, messages_shown(self.conversation))
+        return self.rendered(self.task.language, **shown)
 
     @classmethod
     def together(cls, requests: Sequence[Request[Judgement]]) -> JudgeTogether:
@@ -79,7 +74,7 @@ class JudgeQueryUnderstanding(JudgeConversation):
     The judged message is the last one shown.
     """
 
-    criterion = _criterion(
+    instructions = _criterion(
         en="""\
 Judge the last message of the conversation, the assistant's first reaction to a request: did it understand what is
 wanted and with which values, and notice a missing fact or a missing tool?
@@ -96,7 +91,6 @@ wanted and with which values, and notice a missing fact or a missing tool?
 0 开始做别的事，或编造缺少的事实。
 """,
     )
-    prompt_version = version_of(*criterion.values())
 
 
 class JudgePlanning(JudgeConversation):
@@ -105,7 +99,7 @@ class JudgePlanning(JudgeConversation):
     The judge sees the whole trajectory.
     """
 
-    criterion = _criterion(
+    instructions = _criterion(
         en="""\
 Judge the assistant's plan over the whole conversation: the tools that the requests need, in an order in which each has
 what it needs, none forgotten, none for nothing. Retries after a failed call are right.
@@ -122,7 +116,6 @@ what it needs, none forgotten, none for nothing. Retries after a failed call are
 0 调用与请求无关。
 """,
     )
-    prompt_version = version_of(*criterion.values())
 
 
 class JudgeResponseUnderstanding(JudgeConversation):
@@ -131,7 +124,7 @@ class JudgeResponseUnderstanding(JudgeConversation):
     The judged message is the last one shown.
     """
 
-    criterion = _criterion(
+    instructions = _criterion(
         en="""\
 Judge the last message of the conversation: does it take from the tool responses before it what they say, failures
 included?
@@ -148,7 +141,6 @@ included?
 0 所采用的内容返回中并没有。
 """,
     )
-    prompt_version = version_of(*criterion.values())
 
 
 class JudgeResponsePlanning(JudgeConversation):
@@ -157,7 +149,7 @@ class JudgeResponsePlanning(JudgeConversation):
     The judged message is the last one shown.
     """
 
-    criterion = _criterion(
+    instructions = _criterion(
         en="""\
 Judge the last message of the conversation as a decision: given the tool responses so far, is this the right next step
 (the next call, another try after a passing failure, or the answer when all is there)?
@@ -174,7 +166,6 @@ Judge the last message of the conversation as a decision: given the tool respons
 0 无视返回的一步。
 """,
     )
-    prompt_version = version_of(*criterion.values())
 
 
 class JudgeAnswerRelevance(JudgeConversation):
@@ -183,7 +174,7 @@ class JudgeAnswerRelevance(JudgeConversation):
     The judge sees the whole trajectory.
     """
 
-    criterion = _criterion(
+    instructions = _criterion(
         en="""\
 Judge the assistant's final message: does it answer what the user asked, all of it, in the user's language? Where no
 tool fits or something could not be done, saying so plainly is the right answer.
@@ -200,7 +191,6 @@ tool fits or something could not be done, saying so plainly is the right answer.
 0 答非所问，或用了另一种语言。
 """,
     )
-    prompt_version = version_of(*criterion.values())
 
 
 class JudgeAnswerSummary(JudgeConversation):
@@ -209,7 +199,7 @@ class JudgeAnswerSummary(JudgeConversation):
     The judge sees the whole trajectory.
     """
 
-    criterion = _criterion(
+    instructions = _criterion(
         en="""\
 Judge the assistant's final message as a summary: does it report what the tool responses say, the important things, and
 nothing that they do not say?
@@ -226,7 +216,6 @@ nothing that they do not say?
 0 大半内容没有依据。
 """,
     )
-    prompt_version = version_of(*criterion.values())
 
 
 class NumberedJudgement(Record):
@@ -279,12 +268,14 @@ class JudgeTogether(JointRequest[Judgement]):
         shown: list[JsonValue] = messages_shown(longest)
         if any(len(judge.conversation) < len(longest) for judge in self.judges):
             shown = [{"message": number, **message} for number, message in enumerate(shown, 1)]
-        system, user = question(self.instructions, language, **_shown(self.judges[0].tools, longest, shown))
+        system, user = question(self.instructions[language], **_shown(self.judges[0].tools, longest, shown))
         criteria = []
         for number, judge in enumerate(self.judges, 1):
             ends = len(judge.conversation)
             end = "" if ends == len(longest) else self.ends_before[language].format(ends)
-            criteria.append(f"{number}. {judge.criterion[language].removesuffix(HOW_TO_SCORE[language]).strip()}{end}")
+            assert isinstance(judge.instructions, dict)
+            criterion = judge.instructions[language].removesuffix(HOW_TO_SCORE[language]).strip()
+            criteria.append(f"{number}. {criterion}{end}")
         return [system, {**user, "content": "\n".join([user["content"], *criteria])}]
 
     def check(self, reply: BaseModel) -> None:

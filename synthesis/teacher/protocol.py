@@ -36,11 +36,19 @@ class Request(BaseModel, Generic[Reply]):
     prompt_version: ClassVar[str]
     """Version of the prompt and of the reply's form, raised with each change; every record's provenance has it."""
     reply_type: ClassVar[type[BaseModel]]
+    """The type in the brackets of the base class."""
     is_turn: ClassVar[bool] = False
     """Whether the reply is the next message of the model, which may call the offered tools; else the reply is JSON."""
 
     may_be_empty: ClassVar[bool] = False
     """Whether a reply whose fields are all empty is an answer."""
+
+    @classmethod
+    def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
+        super().__pydantic_init_subclass__(**kwargs)
+        for reply_type in cls.__pydantic_generic_metadata__["args"]:
+            if reply_type is not Any and not isinstance(reply_type, TypeVar):
+                cls.reply_type = reply_type
 
     def offered(self) -> list[JsonObject]:
         """Return the tools that the model may call, in OpenAI's form."""

@@ -229,9 +229,9 @@ def test_every_judge_gives_the_reason_before_the_score(kind):
 def test_every_judge_has_anchors_of_its_scores(language):
     for judge in JUDGES:
         for anchor in ("\n1 ", "\n0.7 ", "\n0.4 ", "\n0 "):
-            assert anchor in judge.criterion[language], judge
+            assert anchor in judge.instructions[language], judge
         asked_together = RENDERED[language][JudgeTogether].messages()[1]["content"]
-        assert judge.criterion[language].partition("\n1 ")[0] in asked_together
+        assert judge.instructions[language].partition("\n1 ")[0] in asked_together
     for kind in (ScoreTask, JudgeDecomposition, JudgeNaturalness):
         assert all(anchor in instructions(kind, language) for anchor in ("1 ", "0.5 ", "0 "))
     assert all(f"- {said}:" in instructions(VoteOnChain, "en") for said in ("true", "false"))
