@@ -7,15 +7,14 @@ an argument that is bound to an earlier output is taken from the response in the
 from __future__ import annotations
 
 import re
-import tomllib
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from importlib.resources import files
 from random import Random
 from typing import Final
 
 from synthesis.procedural.task_grammar import clause_of, label_of, value_in_words
+from synthesis.procedural.written_words import written_words
 from synthesis.prompts.agent_turn import AgentMessage, RequestedCall, TakeTurn
 from synthesis.records import ArgumentBinding, Chain, JsonObject, JsonValue, Language, Message, Task, ToolDocument
 from synthesis.tools.names import words_of
@@ -32,9 +31,7 @@ _PASSING: Final = re.compile(
     r"time[d]? ?out|\b50[0-9]\b|\b429\b|rate limit|too many requests|unavailable", re.IGNORECASE
 )
 
-_PHRASES: Final[Mapping[str, Mapping[str, Sequence[str]]]] = tomllib.loads(
-    files("synthesis.procedural").joinpath("agent_phrases.toml").read_text(encoding="utf-8")
-)
+_PHRASES: Final[Mapping[str, Mapping[str, Sequence[str]]]] = written_words("agent_phrases")
 
 
 @dataclass(frozen=True)

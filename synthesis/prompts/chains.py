@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from synthesis.prompts.rendering import Correctable, Prompt, server_shown, tools_shown
+from synthesis.prompts.rendering import Correctable, Prompt, tools_shown
 from synthesis.records import Chain, JsonObject, Language, Record, ServerDocument, ToolDocument
 
 
@@ -50,7 +50,8 @@ Example, of made-up tools that you do not have:
     count: int
 
     def messages(self) -> list[JsonObject]:
-        return self.rendered(self.server.language, **server_shown(self.server), count=self.count)
+        server = self.server
+        return self.rendered(server.language, server=server.name, tools=tools_shown(server.tools), count=self.count)
 
 
 class Vote(Record):

@@ -69,10 +69,7 @@ class JudgeConversation(Prompt[Judgement]):
 
 
 class JudgeQueryUnderstanding(JudgeConversation):
-    """Ask how well the agent's first message shows that it understood the request.
-
-    The judged message is the last one shown.
-    """
+    """Ask how well the agent's first message, the last one shown, shows that it understood the request."""
 
     instructions = _criterion(
         en="""\
@@ -94,10 +91,7 @@ wanted and with which values, and notice a missing fact or a missing tool?
 
 
 class JudgePlanning(JudgeConversation):
-    """Ask how good the agent's choice and order of tools was.
-
-    The judge sees the whole trajectory.
-    """
+    """Ask how good the agent's choice and order of tools was in the whole trajectory."""
 
     instructions = _criterion(
         en="""\
@@ -119,10 +113,7 @@ what it needs, none forgotten, none for nothing. Retries after a failed call are
 
 
 class JudgeResponseUnderstanding(JudgeConversation):
-    """Ask how well one assistant message shows that the tool responses before it were understood.
-
-    The judged message is the last one shown.
-    """
+    """Ask how well the last message shown takes up the tool responses before it."""
 
     instructions = _criterion(
         en="""\
@@ -144,10 +135,7 @@ included?
 
 
 class JudgeResponsePlanning(JudgeConversation):
-    """Ask how right one assistant message is as the step after the tool responses before it.
-
-    The judged message is the last one shown.
-    """
+    """Ask how right the last message shown is as the step after the tool responses before it."""
 
     instructions = _criterion(
         en="""\
@@ -169,10 +157,7 @@ Judge the last message of the conversation as a decision: given the tool respons
 
 
 class JudgeAnswerRelevance(JudgeConversation):
-    """Ask how well the final message answers the user's request.
-
-    The judge sees the whole trajectory.
-    """
+    """Ask how well the final message of the whole trajectory answers the user's request."""
 
     instructions = _criterion(
         en="""\
@@ -194,10 +179,7 @@ tool fits or something could not be done, saying so plainly is the right answer.
 
 
 class JudgeAnswerSummary(JudgeConversation):
-    """Ask how faithfully the final answer sums up the tool responses.
-
-    The judge sees the whole trajectory.
-    """
+    """Ask how faithfully the final answer of the whole trajectory sums up the tool responses."""
 
     instructions = _criterion(
         en="""\

@@ -155,11 +155,6 @@ def _in_brief(schema: JsonValue) -> JsonValue:
     return f"{schema['type']}: {said}" if said else schema["type"]
 
 
-def server_shown(server: ServerDocument) -> JsonObject:
-    """Return the form in which most questions show a server: its name and its tools."""
-    return {"server": server.name, "tools": tools_shown(server.tools)}
-
-
 def server_and_values_shown(server: ServerDocument, chain: Chain | None) -> JsonObject:
     """Return the form in which questions that write requests show a server: with the values its arguments can have.
 
