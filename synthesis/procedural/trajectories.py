@@ -9,17 +9,16 @@ from random import Random
 from typing import Any
 
 from synthesis.procedural import judgements
-from synthesis.procedural.agent_turns import take_turn
+from synthesis.procedural.agent_turns import read_progress, take_turn
 from synthesis.procedural.argument_values import known_or_drawn_value, phrase
 from synthesis.procedural.emulated_responses import emulate_call
-from synthesis.procedural.follow_ups import continue_as_user, write_follow_up
 from synthesis.procedural.output_completion import complete_output
-from synthesis.procedural.task_grammar import clause_of, render_task, value_in_words
+from synthesis.procedural.task_grammar import FRAMES, clause_of, render_task, value_in_words
 from synthesis.prompts import chains, judges, tasks
 from synthesis.prompts.agent_turn import TakeTurn
 from synthesis.prompts.emulated_tool_response import EmulateCall
 from synthesis.prompts.parameter_completion import CompletedParameters, CompleteOutput, CompleteParameters
-from synthesis.prompts.simulated_user import AnswerAsUser, ContinueAsUser, UserReply
+from synthesis.prompts.simulated_user import AnswerAsUser, ContinueAsUser, UserReply, UserTurn
 from synthesis.records import Chain, ServerDocument, ToolDocument
 from synthesis.stage import Rejected
 from synthesis.teacher.protocol import BadReply, Request
@@ -160,6 +159,33 @@ def answer_as_user(request: AnswerAsUser, seed: int) -> UserReply:
     joined = ("，" if language == "zh" else ", ").join(values)
     forms = {"en": ("{}.", "It's {}.", "Use {}.", "{}, please."), "zh": ("{}。", "是{}。", "用{}。", "{}，谢谢。")}
     return UserReply(text=rng.choice(forms[language]).format(joined))
+
+
+def write_follow_up(request: tasks.WriteFollowUp, seed: int) -> tasks.WrittenFollowUp:
+    """Draw a value for every new fact and say the last calls by grammar, without the facts that were said before."""
+    rng = derived_random(seed, "follow-up")
+    server, chain = request.server, request.chain
+    first = len(chain.tools) - request.num_calls
+    new = {slot: use for slot, use in task_slots(chain, server).items() if slot not in request.slots}
+    slots = {slot: known_or_drawn_value(server, *use, rng) for slot, use in new.items()}
+    # The last calls are said as a chain of their own, whose bindings count from its first call.
+    bindings = tuple(
+        binding.model_copy(update={"tool_index": binding.tool_index - first})
+        for binding in chain.bindings
+        if binding.tool_index >= first and binding.source == "task"
+    )
+    last_calls = Chain(tools=chain.tools[first:], bindings=bindings)
+    # Facts of earlier requests go in as hidden ones: they are not said again.
+    text = render_task(server, last_calls, request.slots | slots, tuple(request.slots), rng)
+    return tasks.WrittenFollowUp(text=rng.choice(FRAMES[server.language]["links"]).format(text), slots=slots)
+
+
+def continue_as_user(request: ContinueAsUser, seed: int) -> UserTurn:
+    """Go on with the next request if every call that was asked for has succeeded."""
+    chain = request.task.chain
+    if chain is None or len(read_progress(chain.tools, request.conversation).responses) < len(chain.tools):
+        return UserTurn(continues=False)
+    return UserTurn(continues=True, text=request.follow_up.text)
 
 
 def complete_parameters(request: CompleteParameters, seed: int) -> CompletedParameters:

@@ -220,9 +220,10 @@ def world_of(
     """
     rng = random.Random(f"world/{domain}/{language}/{seed}")
     types = domains(unseen)[domain]
+    first, second = (listed[:parts] for listed in _spread_name_parts(language))
     if difficulty == "hard":
-        return _hard_world(rng, domain, language, seed, parts, types)
-    names = _entity_names(rng, language, ENTITIES_PER_TYPE * len(types), parts)
+        return _hard_world(rng, domain, language, seed, (first, second), types)
+    names = _names_of(rng, language, (first, second), ENTITIES_PER_TYPE * len(types))
     entities = {
         name: tuple(names[index * ENTITIES_PER_TYPE : (index + 1) * ENTITIES_PER_TYPE])
         for index, name in enumerate(types)
@@ -231,10 +232,9 @@ def world_of(
 
 
 def _hard_world(
-    rng: random.Random, domain: str, language: Language, seed: int, parts: int | None, types: Domain
+    rng: random.Random, domain: str, language: Language, seed: int, parts: NameParts, types: Domain
 ) -> World:
-    sizes = sizes_of(types)
-    first, second = (listed[:parts] for listed in _spread_name_parts(language))
+    sizes, (first, second) = sizes_of(types), parts
     # So few parts that each stands in several names, and that some names are left for strangers.
     few = math.isqrt(sum(sizes.values())) + 2
     near = rng.sample(first, min(few, len(first))), rng.sample(second, min(few, len(second)))
@@ -277,11 +277,6 @@ def draw_values(
 def _parity(seed: int, key: Property) -> int:
     """Return whether the dates of a property lie in even years (0) or in odd ones (1)."""
     return random.Random(f"years/{seed}/{key}").randrange(2)
-
-
-def _entity_names(rng: random.Random, language: Language, count: int, parts: int | None) -> list[str]:
-    first, second = (listed[:parts] for listed in _spread_name_parts(language))
-    return _names_of(rng, language, (first, second), count)
 
 
 def _names_of(rng: random.Random, language: Language, parts: NameParts, count: int) -> list[str]:
