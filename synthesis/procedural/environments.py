@@ -165,7 +165,7 @@ def implemented(
     `rows` has the value of each entity, by year for a property that changes by year.
     """
     kind, given = world.kind(entity_type, asked), world.value_range(entity_type, asked)
-    unit, seed = given[2] if given else "", f"{world.seed}/{document.name}"
+    unit, seed = given.unit if given else "", f"{world.seed}/{document.name}"
     shape = shape_of(world.seed, document, kind, unit)
     table = document.name.partition("_")[2]
 

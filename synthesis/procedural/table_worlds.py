@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any, Final, TypeAlias
 
-from synthesis.procedural.tool_wording import wording_of
+from synthesis.procedural.tool_wording import KNOWN, UNSEEN
 from synthesis.procedural.worlds import AttributeKind, EntityType, World, domains, world_of
 from synthesis.questions.knowledge import Knowledge, Unseen
 from synthesis.records import JsonValue, Language
@@ -99,7 +99,7 @@ def world_of_tables(text: str, domain: str, language: Language, unseen: Unseen =
             f"names them, and a further column without gaps; of {domain!r} found none such in {found}"
         )
     entities = {identifiers[name]: tuple(sorted(named[name])) for name in tables if identifiers[name] in types}
-    return World(domain, language, types, entities, values, wording_of(unseen))
+    return World(domain, language, types, entities, values, KNOWN if unseen == "worlds" else UNSEEN)
 
 
 def _key(rows: Rows) -> str | None:

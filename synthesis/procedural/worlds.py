@@ -19,7 +19,7 @@ from pydantic import BaseModel, ConfigDict
 from synthesis.procedural.hard_options import OPTIONS, ValueRange, option_of, set_value, with_drawn_option
 from synthesis.procedural.hard_wording import HardWording, Property, hard_wording_of
 from synthesis.procedural.hard_worlds import draw_hard_values, draw_value, drawn_series, ranges, sizes_of
-from synthesis.procedural.tool_wording import KNOWN, ToolWording, wording_of
+from synthesis.procedural.tool_wording import KNOWN, UNSEEN, ToolWording
 from synthesis.procedural.written_words import written_words
 from synthesis.questions.knowledge import Unseen
 from synthesis.records import Difficulty, JsonValue, Language, ToolDocument
@@ -228,7 +228,9 @@ def world_of(
         name: tuple(names[index * ENTITIES_PER_TYPE : (index + 1) * ENTITIES_PER_TYPE])
         for index, name in enumerate(types)
     }
-    return World(domain, language, types, entities, draw_values(rng, types, entities), wording_of(unseen))
+    return World(
+        domain, language, types, entities, draw_values(rng, types, entities), KNOWN if unseen == "worlds" else UNSEEN
+    )
 
 
 def _hard_world(

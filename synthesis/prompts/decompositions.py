@@ -7,7 +7,7 @@ import re
 from random import Random
 from typing import ClassVar, Final
 
-from pydantic import BaseModel, Field
+from pydantic import Field
 
 from synthesis.answers.final_answer import holds_answer
 from synthesis.prompts.additions import ASK_EXACTLY, SELDOM_ASKED, additions
@@ -125,13 +125,12 @@ Example of the form, of another domain: parallel_multi_hop with parallel_groups 
             with_computation=self.with_computation,
         )
 
-    def check(self, reply: BaseModel) -> None:
+    def check(self, reply: QAInstance) -> None:
         """Check that all answers and names stand in the source, or that made-up names begin as was asked.
 
         Raises:
             ValueError: some do not, or no made-up name is listed; the message has them.
         """
-        assert isinstance(reply, QAInstance)
         if self.knowledge.kind in ("passage", "tables"):
             asked = [node for node in reply.nodes if node.kind == "lookup" and not isinstance(node.answer, bool)]
             facts = [(node.answer, node.aliases) for node in asked] + [(name, ()) for name in reply.entities]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from pydantic import BaseModel, Field
+from pydantic import Field
 
 from synthesis.answers.schema_fault import schema_fault
 from synthesis.prompts.rendering import Prompt, tools_shown
@@ -74,13 +74,12 @@ Example, of a made-up tool: rename_kite(id "K7", name "Gull") gives
             earlier=[call.model_dump(mode="json") for call in self.earlier],
         )
 
-    def check(self, reply: BaseModel) -> None:
+    def check(self, reply: EmulatedResponse) -> None:
         """Check the value of a successful call by the tool's output schema, if it has one, and by the arguments.
 
         Raises:
             ValueError: the value does not satisfy the schema, or has another id than the arguments.
         """
-        assert isinstance(reply, EmulatedResponse)
         if reply.error is not None:
             return
         if self.tool.output_schema is not None:

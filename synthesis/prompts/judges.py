@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar, Final, cast
 
-from pydantic import BaseModel, Field, SerializeAsAny
+from pydantic import Field, SerializeAsAny
 
 from synthesis.prompts.rendering import Prompt, arguments_shown, messages_shown, question, tools_in_brief, version_of
 from synthesis.records import JsonObject, JsonValue, Language, Message, Record, Task, ToolDocument
@@ -260,21 +260,21 @@ class JudgeTogether(JointRequest[Judgement]):
             criteria.append(f"{number}. {criterion}{end}")
         return [system, {**user, "content": "\n".join([user["content"], *criteria])}]
 
-    def check(self, reply: BaseModel) -> None:
+    def check(self, reply: Judgements) -> None:
         """Check that each criterion was judged once.
 
         Raises:
             ValueError: one was not.
         """
-        numbers = sorted(judgement.criterion for judgement in cast(Judgements, reply).judgements)
+        numbers = sorted(judgement.criterion for judgement in reply.judgements)
         if numbers != list(range(1, len(self.judges) + 1)):
             raise ValueError(
                 f"judgements: expected one for each of the criteria 1 to {len(self.judges)}, found {numbers}"
             )
 
-    def separated(self, reply: BaseModel) -> list[Judgement]:
+    def separated(self, reply: Judgements) -> list[Judgement]:
         """Return the judgement of each judge."""
-        said = sorted(cast(Judgements, reply).judgements, key=lambda judgement: judgement.criterion)
+        said = sorted(reply.judgements, key=lambda judgement: judgement.criterion)
         return [Judgement(score=judgement.score, reason=judgement.reason) for judgement in said]
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pydantic import BaseModel, Field
+from pydantic import Field
 
 from synthesis.answers.schema_fault import schema_fault
 from synthesis.prompts.additions import packages_listed
@@ -50,13 +50,12 @@ Example, made up: get_kite_span (name: Sable) beside the candidate get_wing_widt
             call=None if call is None else {"name": call.name, "arguments": call.arguments},
         )
 
-    def check(self, reply: BaseModel) -> None:
+    def check(self, reply: HomogeneousTool) -> None:
         """Check that the reply names a candidate and arguments that it takes.
 
         Raises:
             ValueError: it does not.
         """
-        assert isinstance(reply, HomogeneousTool)
         if reply.tool is None:
             return
         documents = {document.name: document for document in self.candidates}

@@ -58,8 +58,8 @@ class Request(BaseModel, Generic[Reply]):
         """Render the question for a chat model, the system message first and documents quoted as data."""
         raise NotImplementedError(type(self).__name__)
 
-    def check(self, reply: BaseModel) -> None:
-        """Check a reply of the right type against this question.
+    def check(self, reply: Reply) -> None:
+        """Check a reply against this question.
 
         Raises:
             ValueError: it does not answer this question; the message is shown to the model that gave it.
@@ -74,7 +74,7 @@ class Request(BaseModel, Generic[Reply]):
 class JointRequest(Request[Any], Generic[Reply]):
     """Several questions about the same thing, put as one."""
 
-    def separated(self, reply: BaseModel) -> list[Reply]:
+    def separated(self, reply: Any) -> list[Reply]:
         """Return the reply to each of the questions, in their order."""
         raise NotImplementedError(type(self).__name__)
 
