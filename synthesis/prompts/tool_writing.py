@@ -6,7 +6,7 @@ from synthesis.prompts.additions import IN_REGISTER, SELDOM_NAMED, additions, pa
 from synthesis.prompts.rendering import Correctable, Prompt
 from synthesis.questions.decomposition import DecompositionNode
 from synthesis.questions.knowledge import Knowledge
-from synthesis.records import EnvironmentTool, JsonObject, JsonValue, Language, Record, ToolCall, ToolDocument
+from synthesis.records import EnvironmentTool, JsonObject, JsonValue, Record, ToolCall, ToolDocument
 
 
 class WriteToolDocument(Correctable[ToolDocument]):
@@ -25,14 +25,13 @@ Example, made up: for "How many ribs has the kite Sable?"
 
     knowledge: Knowledge
     node: DecompositionNode
-    language: Language
 
     def messages(self) -> list[JsonObject]:
         added = additions(self.knowledge, unseen=SELDOM_NAMED, hard=IN_REGISTER)
         parts: JsonObject = {"sub_question": self.node.question, "answer": self.node.answer}
         if self.knowledge.difficulty == "hard":
             (parts["register"],) = registers(f"{self.knowledge.seed}/{self.node.id}", 1)
-        return self.rendered(self.language, added, **parts)
+        return self.rendered(self.knowledge.language, added, **parts)
 
 
 class ScaleToolDocument(Correctable[ToolDocument]):

@@ -97,7 +97,7 @@ def rendered(language: Language) -> dict[type[Request], Request]:
         decompositions.JudgeDecomposition(knowledge=knowledge, instance=instance),
         decompositions.JudgeNaturalness(question="How long is the kite Sable?", language=language),
         decompositions.JudgeToolNecessity(node=node, known_answers=(4,)),
-        tool_writing.WriteToolDocument(knowledge=knowledge, node=node, language=language),
+        tool_writing.WriteToolDocument(knowledge=knowledge, node=node),
         tool_writing.ScaleToolDocument(knowledge=knowledge, document=document),
         tool_writing.WriteToolCall(knowledge=knowledge, node=node, document=document),
         tool_writing.WriteToolImplementation(knowledge=knowledge, node=node, document=document, call=call),
