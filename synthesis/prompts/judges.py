@@ -69,7 +69,7 @@ class JudgeConversation(Prompt[Judgement]):
 
 
 class JudgeQueryUnderstanding(JudgeConversation):
-    """Ask how well the agent's first message, the last one shown, shows that it understood the request."""
+    """Ask how well the agent understood the request, by its first message, which is the last one shown."""
 
     instructions = _criterion(
         en="""\

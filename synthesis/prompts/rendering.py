@@ -57,7 +57,7 @@ WRITE_IN: Final[dict[Language, str]] = {
 
 
 class Prompt(Request[Reply], Generic[Reply]):
-    """A question with instructions in each language, or in English for all."""
+    """A question with instructions in each language, or in English for all; their hash is its version."""
 
     instructions: ClassVar[Mapping[Language, str] | str]
 
@@ -69,9 +69,9 @@ class Prompt(Request[Reply], Generic[Reply]):
             cls.prompt_version = version_of(*([told] if isinstance(told, str) else told.values()))
 
     def rendered(self, language: Language | None, added: str = "", /, **data: JsonValue) -> list[JsonObject]:
-        """Render the question, in the language if its instructions have it.
+        """Render the question: the instructions in a language, what is added to them, then the data.
 
-        Instructions in English for all end with the language of the reply; None where a reply has no words of its own.
+        Instructions in English for all languages end with the language of the reply; None if it has no words of its own.
         """
         told = self.instructions
         if isinstance(told, str):

@@ -36,7 +36,7 @@ class Request(BaseModel, Generic[Reply]):
     prompt_version: ClassVar[str]
     """Version of the prompt and of the reply's form, raised with each change; every record's provenance has it."""
     reply_type: ClassVar[type[BaseModel]]
-    """The type in the brackets of the base class."""
+    """The type in the brackets of the base class, as in `Request[Vote]`; a joint question names its own."""
     is_turn: ClassVar[bool] = False
     """Whether the reply is the next message of the model, which may call the offered tools; else the reply is JSON."""
 
