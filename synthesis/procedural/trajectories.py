@@ -75,7 +75,7 @@ def _with_producers(tool: ToolDocument, tools: tuple[ToolDocument, ...], depth: 
 
 
 def vote_on_chain(request: chains.VoteOnChain, seed: int) -> chains.Vote:
-    """chains.Vote a chain coherent if nothing follows a removal; that its calls share data was checked before."""
+    """Vote a chain coherent if nothing follows a removal; that its calls share data was checked before."""
     if any(effect_of(tool) == "delete" for tool in request.tools[:-1]):
         return chains.Vote(coherent=False, reason="something is used after it was removed")
     return chains.Vote(coherent=True, reason="each step follows from one before")

@@ -71,7 +71,7 @@ class Prompt(Request[Reply], Generic[Reply]):
     def rendered(self, language: Language | None, added: str = "", /, **data: JsonValue) -> list[JsonObject]:
         """Render the question: the instructions in a language, what is added to them, then the data.
 
-        Instructions in English for all languages end with the language of the reply; None if it has no words of its own.
+        Instructions in English end with the language of the reply; None if a reply has no words of its own.
         """
         told = self.instructions
         if isinstance(told, str):
