@@ -22,8 +22,6 @@ hard_worlds         Values of a hard world that hang together: many-to-one relat
                     their range.
 tool_shapes         Shapes of hard worlds' tools: the way their code finds a value, and the record in which it replies.
 text_shapes         Texts of a shape: a regular expression is turned round, and a text that it matches is drawn.
-hard_moves          The wording of moves in a hard world: the question in a lay person's words, the moving tool in words
-                    of the trade.
 output_completion   The embedded teacher on results: a call gives records of the tool's noun, with the fields by which
                     tools address it.
 written_words       Words, frames and ranges of the embedded teacher, from the TOML files of this folder.

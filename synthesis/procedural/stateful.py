@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import random
+import re
 import sqlite3
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
-from synthesis.procedural.hard_moves import move_parameters, move_question, name_and_description
+from synthesis.procedural.hard_questions import series
 from synthesis.procedural.table_worlds import world_about
 from synthesis.procedural.world_questions import lookup_question
 from synthesis.procedural.worlds import World
+from synthesis.procedural.written_words import written_words
 from synthesis.prompts.stateful import StateConditions, StatefulTask, WriteStateConditions, WriteStatefulTask
 from synthesis.questions.decomposition import DecompositionNode, QAInstance
 from synthesis.questions.knowledge import Knowledge
@@ -72,6 +74,9 @@ CREATE TABLE moves (source TEXT NOT NULL, target TEXT NOT NULL, amount INTEGER N
 INSERT INTO holdings VALUES {};"""
 _HELD: Final = "SELECT name, amount FROM holdings ORDER BY name"
 _MOVED: Final = "SELECT source, target, amount FROM moves ORDER BY source, target, amount"
+_SAYS_THAT_IT_READS: Final = re.compile(r"^(\w+s (up )?(?=(the|a|an) )|返回|查询|给出|查找)")
+_HARD_FRAMES: Final[Mapping[str, Any]] = written_words("hard_moves")
+"""Sentences of hard worlds by language, and the `names` of tools and parameters."""
 
 Move = tuple[str, str, int]
 """Source, target and amount of a move of funds."""
@@ -113,7 +118,7 @@ def write_stateful_task(request: WriteStatefulTask, seed: int) -> StatefulTask:
     ]
     documents = _documents(world, entity_type, asked, request.knowledge)
     nodes, calls = _steps(world, entity_type, asked, moves, funds, documents)
-    words = _question if world.hard is None else partial(move_question, rng=rng)
+    words = _question if world.hard is None else partial(_hard_question, rng=rng)
     instance = QAInstance(
         question=words(world, entity_type=entity_type, asked=asked, moves=moves),
         answer=nodes[-1].answer,
@@ -183,25 +188,62 @@ def _question(world: World, entity_type: str, asked: str, moves: Sequence[Move])
     return f"{steps[0].upper()}{steps[1:]}. What is the {label} of {kind} {last} then?"
 
 
+def _hard_question(world: World, rng: random.Random, entity_type: str, asked: str, moves: Sequence[Move]) -> str:
+    """Ask in a lay person's words for moves and for the funds of the last target; what is moved is said once."""
+    hard = world.hard
+    assert hard is not None
+    frame, target = _HARD_FRAMES[world.language], moves[-1][1]
+    first, *others = ({"source": source, "target": to, "amount": amount} for source, to, amount in moves)
+    steps = rng.choice(frame["first"]).format(**first) + "".join(frame["further"].format(**move) for move in others)
+    if others and {to for _, to, _ in moves} == {target}:
+        parts = [frame["gathered"].format(**move) for move in (first, *others)]
+        steps = frame["gather"].format(moves=series(parts, world.language), target=target)
+        if len({amount for _, _, amount in moves}) == 1:
+            sources = series([source for source, _, _ in moves], world.language)
+            steps = frame["alike"].format(amount=moves[0][2], sources=sources, target=target)
+    moved = f"{steps[0].upper()}{steps[1:]}"
+
+    kind, key = hard.kinds[entity_type], (entity_type, asked)
+    moved_thing = frame["asked"].format(told=hard.asks[key].format(n=hard.nouns[key]), kind=kind)
+
+    def drawn() -> str:
+        topic, end = rng.choice(frame["topics"]).format(asked=moved_thing), rng.choice(frame["ends"])
+        return str(frame["sentence"].format(topic=topic, moves=moved, end=end.format(target=target)))
+
+    # The more moves, the shorter the rest.
+    return min((drawn() for _ in range(2 * len(moves))), key=len)
+
+
 def _parameters(world: World, knowledge: Knowledge) -> tuple[str, str, str]:
     """Return the parameters of the moving tool: source, target and amount."""
-    wording = world.wording
-    return (wording.source, wording.target, wording.amount) if world.hard is None else move_parameters(knowledge)
+    if world.hard is None:
+        return world.wording.source, world.wording.target, world.wording.amount
+    source, target, amount = _rng(knowledge).choice(_HARD_FRAMES["names"]["parameters"])
+    return source, target, amount
 
 
 def _documents(world: World, entity_type: str, asked: str, knowledge: Knowledge) -> tuple[ToolDocument, ToolDocument]:
     """Return the documents of the tool that moves funds, and of the one that reads them."""
-    wording, kind, label = world.wording, world.label(entity_type), world.label(entity_type, asked)
+    wording, language = world.wording, world.language
     if world.hard is not None:
         read = world.lookup_document(entity_type, asked)
-        name, description = name_and_description(knowledge, read)
+        rng, frame = _rng(knowledge), _HARD_FRAMES[language]
+        # The moving tool is named and described in the words of the one that reads.
+        name = f"{rng.choice(_HARD_FRAMES['names']['verbs'])}_{read.name.partition('_')[2]}"
+        noun = _SAYS_THAT_IT_READS.sub("", read.description.rstrip(".。"))
+        description = frame["describe"].format(verb=rng.choice(frame["verbs"]), read=noun[0].lower() + noun[1:])
     else:
-        told = wording.description_of(world.language, kind if world.language == "zh" else f"a {kind}", label)
+        kind, label = world.label(entity_type), world.label(entity_type, asked)
+        told = wording.description_of(language, kind if language == "zh" else f"a {kind}", label)
         read = _document(wording.lookup_of(entity_type, asked), told, {entity_type: "string"})
         name = wording.move_name.format(entity=entity_type, asked=asked)
-        description = wording.move[world.language].format(entity=kind, asked=label)
+        description = wording.move[language].format(entity=kind, asked=label)
     source, target, amount = _parameters(world, knowledge)
     return _document(name, description, {source: "string", target: "string", amount: "integer"}), read
+
+
+def _rng(knowledge: Knowledge) -> random.Random:
+    return random.Random(f"hard moves/{knowledge.domain}/{knowledge.language}/{knowledge.seed}")
 
 
 def _document(name: str, description: str, types: Mapping[str, str]) -> ToolDocument:
