@@ -201,12 +201,12 @@ def test_a_question_is_asked_for_with_its_source_shape_and_language(language):
     text = instructions(decompositions.WriteQAInstance, language)
     for scenario in get_args(Scenario):
         assert f"\n  {scenario}" in text
-    for tag in ("passage", "tables", "given_question", "decompositions.parallel_groups", *SHAPE.keys() - {"max_hops"}):
+    for tag in ("passage", "tables", "given_question", "parallel_groups", *SHAPE.keys() - {"max_hops"}):
         assert f"<{tag}>" in text
     assert '<passage>\n"Sable is long."' in shown(kind="passage", text="Sable is long.")
     assert '<given_question>\n"How long?"' in shown(kind="question", text="How long?")
     assert '<tables>\n{"kites": [{"kite": "Sable"}]}' in shown(kind="tables", text='{"kites": [{"kite": "Sable"}]}')
-    assert "<decompositions.parallel_groups>\n[2, 2, 1]\n" in shown()
+    assert "<parallel_groups>\n[2, 2, 1]\n" in shown()
     assert "passage" not in shown()
 
 
