@@ -66,7 +66,7 @@ def additions(knowledge: Knowledge, *, unseen: str, hard: str = "") -> str:
 def packages_listed(packages: Sequence[NeededPackage]) -> str:
     """Return the sentence that lists the packages that code may import; empty if there are none.
 
-    >>> packages_listed([NeededPackage(name="pyyaml", version="6.0", modules=("yaml",))])[1:102]
+    >>> packages_listed([NeededPackage(name="pyyaml", version="6.0", modules=("yaml",))])[1:103]
     '- Where they make the code simpler it may import, beside the standard library, these packages and no o'
     """
     listed = "; ".join(f"{each.name} {each.version} (import {', '.join(each.modules)})" for each in packages)
