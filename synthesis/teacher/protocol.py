@@ -11,7 +11,7 @@ service is down; the run stops cleanly and resumes later. No reply is ever made 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from typing import Any, ClassVar, Final, Generic, Literal, Protocol, TypeVar
+from typing import Any, ClassVar, Final, Generic, Literal, Protocol, TypeVar, cast
 
 from pydantic import BaseModel, ConfigDict
 
@@ -39,7 +39,6 @@ class Request(BaseModel, Generic[Reply]):
     """The type in the brackets of the base class, as in `Request[Vote]`; a joint question names its own."""
     is_turn: ClassVar[bool] = False
     """Whether the reply is the next message of the model, which may call the offered tools; else the reply is JSON."""
-
     may_be_empty: ClassVar[bool] = False
     """Whether a reply whose fields are all empty is an answer."""
 
@@ -129,6 +128,5 @@ async def ask_together(teacher: Teacher, requests: Sequence[tuple[Request[Reply]
         BadReply, TeacherUnavailable: as `Teacher.ask`.
     """
     if hasattr(teacher, "ask_together"):
-        together: list[Reply] = await teacher.ask_together(requests)
-        return together
+        return cast(list[Reply], await teacher.ask_together(requests))
     return [await teacher.ask(request, seed=seed) for request, seed in requests]
