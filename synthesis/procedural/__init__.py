@@ -5,13 +5,11 @@ argument_values     Values for arguments and outputs, drawn by their names, subj
 emulated_responses  The embedded teacher as tool server: responses by output schema, things kept in the state by noun
                     and id.
 environments        Answers to the questions of the environments track, computed in generated worlds.
-follow_ups          The embedded teacher as a user with more to ask for.
 grounding           Names and codes in an answer that stand in no source, and labels before another property's value.
 hard_questions      Questions of hard worlds, in words that no tool's document has, and how naturally they are put.
 hard_wording        The wording of a hard world: its questions, its tools and their siblings, all from one lexicon.
 judgements          The embedded teacher as judge: each score is computed from the conversation and the task's chain.
-stateful            Answers about tools on a state: moves of funds, and a last read; a hard world has its own words for
-                    them.
+stateful            Stateful tasks: moves of funds, and a last read; on a JSON object, or on a SQLite database by SQL.
 table_worlds        Worlds of given knowledge: generated for a domain that is known, or read from tables.
 task_grammar        A grammar of requests: frames around clauses made of tool descriptions, with the facts.
 teacher             The embedded teacher: it answers every question by grammar and computation, offline, from a seed.
@@ -24,10 +22,7 @@ hard_worlds         Values of a hard world that hang together: many-to-one relat
                     their range.
 tool_shapes         Shapes of hard worlds' tools: the way their code finds a value, and the record in which it replies.
 text_shapes         Texts of a shape: a regular expression is turned round, and a text that it matches is drawn.
-hard_moves          The wording of moves in a hard world: the question in a lay person's words, the moving tool in words
-                    of the trade.
 output_completion   The embedded teacher on results: a call gives records of the tool's noun, with the fields by which
                     tools address it.
 written_words       Words, frames and ranges of the embedded teacher, from the TOML files of this folder.
-databases           Stateful tasks on a SQLite database: funds in one table, and each move of them a row of another.
 """

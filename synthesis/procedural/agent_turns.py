@@ -7,15 +7,14 @@ an argument that is bound to an earlier output is taken from the response in the
 from __future__ import annotations
 
 import re
-import tomllib
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from importlib.resources import files
 from random import Random
 from typing import Final
 
 from synthesis.procedural.task_grammar import clause_of, label_of, value_in_words
+from synthesis.procedural.written_words import written_words
 from synthesis.prompts.agent_turn import AgentMessage, RequestedCall, TakeTurn
 from synthesis.records import ArgumentBinding, Chain, JsonObject, JsonValue, Language, Message, Task, ToolDocument
 from synthesis.tools.names import words_of
@@ -32,9 +31,7 @@ _PASSING: Final = re.compile(
     r"time[d]? ?out|\b50[0-9]\b|\b429\b|rate limit|too many requests|unavailable", re.IGNORECASE
 )
 
-_PHRASES: Final[Mapping[str, Mapping[str, Sequence[str]]]] = tomllib.loads(
-    files("synthesis.procedural").joinpath("agent_phrases.toml").read_text(encoding="utf-8")
-)
+_PHRASES: Final[Mapping[str, Mapping[str, Sequence[str]]]] = written_words("agent_phrases")
 
 
 @dataclass(frozen=True)
@@ -45,6 +42,10 @@ class Progress:
     """Response of each successful call, by position in the chain."""
     failures: Counter[int]
     last_error: dict[int, str]
+
+    def pending(self, chain: Chain) -> list[int]:
+        """Return the positions of the calls that have not succeeded."""
+        return [position for position in range(len(chain.tools)) if position not in self.responses]
 
 
 def read_progress(chain_tools: Sequence[str], conversation: Sequence[Message]) -> Progress:
@@ -95,14 +96,9 @@ def take_turn(request: TakeTurn, seed: int) -> AgentMessage:
         missing = ("和" if language == "zh" else " and ").join(missing_facts(task, request.tools))
         return AgentMessage(reasoning=rng.choice(phrases["ask"]), content=rng.choice(phrases["which"]).format(missing))
     progress = read_progress(chain.tools, request.conversation)
-    pending = [position for position in range(len(chain.tools)) if position not in progress.responses]
+    pending = progress.pending(chain)
     hopeless = next((position for position in pending if not worth_another_try(progress, position)), None)
-    ready: dict[int, JsonObject] = {}
-    for position in pending:
-        arguments = arguments_of(chain.bindings, position, task.slots | task.hidden_parameters, progress)
-        if arguments is None:  # later calls wait as well, so that they come in the chain's order
-            break
-        ready[position] = arguments
+    ready = due_calls(task, chain, progress)
     if hopeless is None and ready:
         positions = _called_now(ready, progress, task.id)
         why = _reasoning(chain, positions, documents, progress, language, rng)
@@ -143,12 +139,21 @@ def _called_now(ready: dict[int, JsonObject], progress: Progress, task_id: str) 
     return failed or list(ready)[: 1 if Random(task_id).random() < 0.5 else 3]
 
 
-def arguments_of(
-    bindings: Sequence[ArgumentBinding], position: int, slots: JsonObject, progress: Progress
-) -> JsonObject | None:
+def due_calls(task: Task, chain: Chain, progress: Progress) -> dict[int, JsonObject]:
+    """Return the arguments of the calls that can be made now, by position."""
+    due: dict[int, JsonObject] = {}
+    for position in progress.pending(chain):
+        if (arguments := arguments_of(task, chain, position, progress)) is None:
+            break  # later calls wait as well, so that they come in the chain's order
+        due[position] = arguments
+    return due
+
+
+def arguments_of(task: Task, chain: Chain, position: int, progress: Progress) -> JsonObject | None:
     """Return the arguments of the chain's call at a position; None while an earlier output is not there."""
     arguments: JsonObject = {}
-    for binding in bindings:
+    slots = task.slots | task.hidden_parameters
+    for binding in chain.bindings:
         if binding.tool_index != position:
             continue
         if binding.source == "constant":

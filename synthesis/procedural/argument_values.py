@@ -8,22 +8,19 @@ of a contract is no street.
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Mapping, Sequence
-from importlib.resources import files
 from random import Random
 from typing import Any, Final
 
 from synthesis.answers.schema_fault import schema_fault
 from synthesis.procedural.text_shapes import text_like
+from synthesis.procedural.written_words import written_words
 from synthesis.records import JsonObject, JsonValue, Language, ServerDocument, ToolDocument
 from synthesis.tools.names import words_of
 from synthesis.tools.nouns import is_identifier, singular
 from synthesis.trajectories.bindings import scalar_type, settled, slot_name
 
-_VOCABULARY: Final[Mapping[str, Any]] = tomllib.loads(
-    files("synthesis.procedural").joinpath("argument_vocabulary.toml").read_text(encoding="utf-8")
-)
+_VOCABULARY: Final[Mapping[str, Any]] = written_words("argument_vocabulary")
 _EXAMPLES: Final = re.compile(
     r"(?:\be\.g\.?|\bfor example\b|\bexamples?:|\bsuch as\b|例如|如[:：])[\s:,：，]*"
     r"(?:[`'\"“‘]([^`'\"“”‘’]{1,60})[`'\"”’]|([\w@./:#+-]{2,40}(?=[,;)\s]|$)))",

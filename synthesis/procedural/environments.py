@@ -11,35 +11,15 @@ from functools import lru_cache, partial
 from typing import Any, Final
 
 from synthesis.answers.same_answer import same_answer
-from synthesis.procedural.databases import write_conditions, write_task
 from synthesis.procedural.hard_options import OPTIONS, option_of, paged
 from synthesis.procedural.hard_questions import judge_naturalness
+from synthesis.procedural.stateful import write_state_conditions, write_stateful_task
 from synthesis.procedural.table_worlds import world_about
 from synthesis.procedural.tool_shapes import shape_of, shaped_tables, source_of
 from synthesis.procedural.world_questions import draw_instance, facts_by_question
 from synthesis.procedural.worlds import Fact, World
-from synthesis.prompts.decompositions import (
-    JudgeDecomposition,
-    JudgeNaturalness,
-    JudgeToolNecessity,
-    OmitParameter,
-    OmittedParameter,
-    ScoredDecomposition,
-    ToolNecessity,
-    WriteQAInstance,
-)
+from synthesis.prompts import decompositions, tool_merging, tool_writing
 from synthesis.prompts.stateful import WriteStateConditions, WriteStatefulTask
-from synthesis.prompts.tool_merging import FindHomogeneousTool, HomogeneousTool, MergeTools
-from synthesis.prompts.tool_writing import (
-    CallArguments,
-    ScaleToolDocument,
-    SiblingTools,
-    ToolImplementation,
-    WriteSiblingTools,
-    WriteToolCall,
-    WriteToolDocument,
-    WriteToolImplementation,
-)
 from synthesis.questions.decomposition import CompositionError, DecompositionNode, QAInstance, compose
 from synthesis.questions.knowledge import Knowledge
 from synthesis.records import EnvironmentTool, JsonObject, JsonValue, ToolDocument, canonical_json
@@ -49,7 +29,7 @@ DISTRACTOR_ROWS: Final = 4
 """Number of rows of other entities in a tool's table, beside the row that is asked for."""
 
 
-def write_qa_instance(request: WriteQAInstance, seed: int) -> QAInstance:
+def write_qa_instance(request: decompositions.WriteQAInstance, seed: int) -> QAInstance:
     """Draw a question about the world of the knowledge's domain."""
     return draw_instance(
         world_about(request.knowledge),
@@ -61,7 +41,7 @@ def write_qa_instance(request: WriteQAInstance, seed: int) -> QAInstance:
     )
 
 
-def omit_parameter(request: OmitParameter, seed: int) -> OmittedParameter:
+def omit_parameter(request: decompositions.OmitParameter, seed: int) -> decompositions.OmittedParameter:
     """Leave the name out and keep the type: "apartment Amber Fox" becomes "the apartment".
 
     Raises:
@@ -84,11 +64,11 @@ def omit_parameter(request: OmitParameter, seed: int) -> OmittedParameter:
                 # A hard question has the article already.
                 unnamed = f"那个{kind}" if zh else kind if world.hard is not None else f"the {kind}"
                 question = request.question.replace(named, unnamed)
-                return OmittedParameter(question=question, argument=argument, value=value)
+                return decompositions.OmittedParameter(question=question, argument=argument, value=value)
     raise BadReply(f"{request.question!r} names no entity of {request.call.arguments}")
 
 
-def judge_decomposition(request: JudgeDecomposition, seed: int) -> ScoredDecomposition:
+def judge_decomposition(request: decompositions.JudgeDecomposition, seed: int) -> decompositions.ScoredDecomposition:
     """Judge a decomposition by the answers of the world; each indicator is the share of nodes without a fault."""
     instance = request.instance
     facts = _facts(request.knowledge)
@@ -116,7 +96,7 @@ def judge_decomposition(request: JudgeDecomposition, seed: int) -> ScoredDecompo
     used |= set(instance.composition.inputs) if instance.composition else set()
     complete = [same_answer(instance.answer, computed)]
     complete += [node.id in used for node in instance.nodes if node.kind == "lookup"]
-    return ScoredDecomposition(
+    return decompositions.ScoredDecomposition(
         reason="each indicator is the share of sub-questions that pass its rule",
         dependency_consistency=_share(needs_each_parent(node) for node in instance.nodes),
         atomicity=_share(answerable(node) for node in instance.nodes),
@@ -125,19 +105,21 @@ def judge_decomposition(request: JudgeDecomposition, seed: int) -> ScoredDecompo
     )
 
 
-def judge_tool_necessity(request: JudgeToolNecessity, seed: int) -> ToolNecessity:
+def judge_tool_necessity(request: decompositions.JudgeToolNecessity, seed: int) -> decompositions.ToolNecessity:
     """Say whether a computation needs a tool: not where its question states all operands."""
     given = all(str(answer) in request.node.question for answer in request.known_answers)
-    return ToolNecessity(needs_tool=not given, reason="the question states its operands" if given else "facts missing")
+    return decompositions.ToolNecessity(
+        needs_tool=not given, reason="the question states its operands" if given else "facts missing"
+    )
 
 
-def write_tool_document(request: WriteToolDocument, seed: int) -> ToolDocument:
+def write_tool_document(request: tool_writing.WriteToolDocument, seed: int) -> ToolDocument:
     """Document the tool that looks up one property of one type of entity."""
     world, fact = world_about(request.knowledge), _fact(request.knowledge, request.node)
     return world.lookup_document(fact.entity_type, fact.property)
 
 
-def scale_tool_document(request: ScaleToolDocument, seed: int) -> ToolDocument:
+def scale_tool_document(request: tool_writing.ScaleToolDocument, seed: int) -> ToolDocument:
     """Return the document of a hard world as it is: it has the option that the questions ask for.
 
     Raises:
@@ -150,7 +132,7 @@ def scale_tool_document(request: ScaleToolDocument, seed: int) -> ToolDocument:
     return request.document
 
 
-def write_tool_call(request: WriteToolCall, seed: int) -> CallArguments:
+def write_tool_call(request: tool_writing.WriteToolCall, seed: int) -> tool_writing.CallArguments:
     """Fill the tool's parameters with the entity, and the year, of the sub-question; set an option where needed."""
     fact = _fact(request.knowledge, request.node)
     world = world_about(request.knowledge)
@@ -159,10 +141,12 @@ def write_tool_call(request: WriteToolCall, seed: int) -> CallArguments:
     option = option_of(request.document)
     if option is not None and request.document.parameters["properties"][option]["default"] != fact.setting:
         asked[option] = fact.setting
-    return CallArguments(arguments=asked)
+    return tool_writing.CallArguments(arguments=asked)
 
 
-def write_tool_implementation(request: WriteToolImplementation, seed: int) -> ToolImplementation:
+def write_tool_implementation(
+    request: tool_writing.WriteToolImplementation, seed: int
+) -> tool_writing.ToolImplementation:
     """Look the property up in a table of the world's rows: the one that is asked for and a few others."""
     world, fact = world_about(request.knowledge), _fact(request.knowledge, request.node)
     rows = world.values[fact.entity_type, fact.property]
@@ -170,18 +154,18 @@ def write_tool_implementation(request: WriteToolImplementation, seed: int) -> To
     table = {name: rows[name] for name in sorted([fact.entity, *others])}  # sorted: no row tells that it was asked for
     if world.hard is not None:
         return implemented(world, request.document, fact.entity_type, fact.property, table)
-    return ToolImplementation(source=_source(request.document, world, fact), tables={fact.property: table})
+    return tool_writing.ToolImplementation(source=_source(request.document, world, fact), tables={fact.property: table})
 
 
 def implemented(
     world: World, document: ToolDocument, entity_type: str, asked: str, rows: Mapping[str, JsonValue]
-) -> ToolImplementation:
+) -> tool_writing.ToolImplementation:
     """Implement a tool of a hard world, own or sibling, for a property like the one asked.
 
     `rows` has the value of each entity, by year for a property that changes by year.
     """
     kind, given = world.kind(entity_type, asked), world.value_range(entity_type, asked)
-    unit, seed = given[2] if given else "", f"{world.seed}/{document.name}"
+    unit, seed = given.unit if given else "", f"{world.seed}/{document.name}"
     shape = shape_of(world.seed, document, kind, unit)
     table = document.name.partition("_")[2]
 
@@ -197,10 +181,10 @@ def implemented(
     tables = shaped_tables(shape, table, cells, kind, unit, stranger, seed=seed)
     sizes = OPTIONS[shape.option].get("sizes") if shape.option else None
     tables |= {"sizes": sizes} if sizes else {}
-    return ToolImplementation(source=source_of(shape, document, table), tables=tables, path=shape.path)
+    return tool_writing.ToolImplementation(source=source_of(shape, document, table), tables=tables, path=shape.path)
 
 
-def write_sibling_tools(request: WriteSiblingTools, seed: int) -> SiblingTools:
+def write_sibling_tools(request: tool_writing.WriteSiblingTools, seed: int) -> tool_writing.SiblingTools:
     """Write tools of the other variants of a property: the same parameters, the same entities, other values.
 
     Raises:
@@ -222,15 +206,15 @@ def write_sibling_tools(request: WriteSiblingTools, seed: int) -> SiblingTools:
         rows = {name: strange(rng, entity_type=key[0], property_name=key[1]) for name in names}
         made = implemented(world, document, *key, rows)
         tools.append(EnvironmentTool(document=document, source=made.source, tables=made.tables))
-    return SiblingTools(tools=tuple(tools))
+    return tool_writing.SiblingTools(tools=tuple(tools))
 
 
-def find_homogeneous_tool(request: FindHomogeneousTool, seed: int) -> HomogeneousTool:
+def find_homogeneous_tool(request: tool_merging.FindHomogeneousTool, seed: int) -> tool_merging.HomogeneousTool:
     """Name no tool: those of one property have equal documents, and are joined without this question."""
-    return HomogeneousTool(reason="no other tool has an equal document", tool=None)
+    return tool_merging.HomogeneousTool(reason="no other tool has an equal document", tool=None)
 
 
-def merge_tools(request: MergeTools, seed: int) -> ToolImplementation:
+def merge_tools(request: tool_merging.MergeTools, seed: int) -> tool_writing.ToolImplementation:
     """Join the tables of two tools of one property, under the code of the first.
 
     Raises:
@@ -239,7 +223,7 @@ def merge_tools(request: MergeTools, seed: int) -> ToolImplementation:
     if request.merged.tables.keys() != request.inserted.tables.keys():
         held = [sorted(tool.tables) for tool in (request.merged, request.inserted)]
         raise BadReply(f"the two implementations of {request.merged.document.name} hold other tables: {held}")
-    return ToolImplementation(
+    return tool_writing.ToolImplementation(
         source=request.merged.source, tables=_joined(request.merged.tables, request.inserted.tables)
     )
 
@@ -295,19 +279,19 @@ def _share(verdicts: Any) -> float:
 
 
 ANSWERS: Mapping[type[Request[Any]], Callable[[Any, int], Any]] = {
-    WriteQAInstance: write_qa_instance,
-    WriteStatefulTask: write_task,
-    OmitParameter: omit_parameter,
-    JudgeDecomposition: judge_decomposition,
-    JudgeNaturalness: judge_naturalness,
-    JudgeToolNecessity: judge_tool_necessity,
-    WriteToolDocument: write_tool_document,
-    ScaleToolDocument: scale_tool_document,
-    WriteToolCall: write_tool_call,
-    WriteToolImplementation: write_tool_implementation,
-    FindHomogeneousTool: find_homogeneous_tool,
-    MergeTools: merge_tools,
-    WriteSiblingTools: write_sibling_tools,
-    WriteStateConditions: write_conditions,
+    decompositions.WriteQAInstance: write_qa_instance,
+    WriteStatefulTask: write_stateful_task,
+    decompositions.OmitParameter: omit_parameter,
+    decompositions.JudgeDecomposition: judge_decomposition,
+    decompositions.JudgeNaturalness: judge_naturalness,
+    decompositions.JudgeToolNecessity: judge_tool_necessity,
+    tool_writing.WriteToolDocument: write_tool_document,
+    tool_writing.ScaleToolDocument: scale_tool_document,
+    tool_writing.WriteToolCall: write_tool_call,
+    tool_writing.WriteToolImplementation: write_tool_implementation,
+    tool_merging.FindHomogeneousTool: find_homogeneous_tool,
+    tool_merging.MergeTools: merge_tools,
+    tool_writing.WriteSiblingTools: write_sibling_tools,
+    WriteStateConditions: write_state_conditions,
 }
 """Request type to the pure function (request, seed) that answers it."""

@@ -124,16 +124,14 @@ def mislabelled(text: str, facts: Sequence[tuple[str, str]]) -> list[str]:
 
 def _labels_in(text: str, labels: Iterable[str]) -> list[tuple[int, str]]:
     """Return the places of labels; of labels that begin alike, the longest one that stands there counts."""
-    places = sorted(((place, label) for label in labels for place in _places(label, text)), key=_longest_first)
+    places = sorted(
+        ((place, label) for label in labels for place in _places(label, text)), key=lambda at: (at[0], -len(at[1]))
+    )
     found: list[tuple[int, str]] = []
     for place, label in places:
         if not found or place >= found[-1][0] + len(found[-1][1]):
             found.append((place, label))
     return found
-
-
-def _longest_first(at: tuple[int, str]) -> tuple[int, int]:
-    return at[0], -len(at[1])
 
 
 def stands_in(value: str, text: str) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, NamedTuple
 
 from synthesis.procedural.written_words import written_words
 from synthesis.records import JsonValue, Language, ToolDocument
@@ -19,8 +19,16 @@ OPTION_SHARE: Final = 0.6
 LEAST_YEARS: Final = 5
 """Least range of years in which years alone tell rows apart."""
 PAGES: Final = 3
-ValueRange: TypeAlias = tuple[float, float, str, float]
-"""Least and greatest value, unit and step (0 for whole numbers and cents); of a date the first and the last year."""
+
+
+class ValueRange(NamedTuple):
+    """The range of a number; of a date, its first and its last year."""
+
+    least: float
+    greatest: float
+    unit: str = ""
+    step: float = 0
+    """Step from value to value; 0 for whole numbers and cents."""
 
 
 OPTIONS: Final[Mapping[str, Any]] = written_words("hard_options")
@@ -53,11 +61,11 @@ def with_drawn_option(
     """
     if kind == "funds":
         return document
-    rng, (least, greatest, unit, _) = random.Random(f"option/{seed}/{key}"), given or (0, 0, "", 0)
+    rng, given = random.Random(f"option/{seed}/{key}"), given or ValueRange(0, 0)
     is_whole = kind in ("amount", "yearly")
     fitting = ["page"] if is_whole or kind == "decimal" else ["last_four"] if kind in ("code", "phone") else []
-    fitting += [*(["currency"] if unit == "USD" else []), *(["unit"] if is_whole else [])]
-    fitting += ["precision"] if kind == "date" and greatest - least >= LEAST_YEARS else []
+    fitting += [*(["currency"] if given.unit == "USD" else []), *(["unit"] if is_whole else [])]
+    fitting += ["precision"] if kind == "date" and given.greatest - given.least >= LEAST_YEARS else []
     if not fitting or rng.random() >= OPTION_SHARE:
         return document
     of = OPTIONS[option := rng.choice(fitting)]

@@ -40,6 +40,8 @@ _FAIR: Final[Mapping[Language, tuple[int, int]]] = {"en": (30, 3), "zh": (50, 4)
 
 
 _FRAMES: Final[Mapping[Language, Any]] = written_words("hard_frames")
+Walk = tuple[Fact, ...]
+"""A fact that leads to the next one's entity, and so on; the last one is asked for."""
 
 
 def changed(world: World, fact: Fact, rng: random.Random) -> tuple[Operation, int] | None:
@@ -53,50 +55,40 @@ def changed(world: World, fact: Fact, rng: random.Random) -> tuple[Operation, in
 
 
 def hard_question(
-    world: World, wording: HardWording, rng: random.Random, composition: Composition, walks: Sequence[Sequence[Fact]]
+    world: World, wording: HardWording, rng: random.Random, composition: Composition, walks: Sequence[Walk]
 ) -> str:
     """Put a question of one or several walks into words.
 
     The walks end in one property of several entities, or in several properties of one entity.
     """
+    language = wording.language
     drafts = [_draft(world, wording, rng, composition, walks)]
-    if length_of(drafts[0], world.language) > _FAIR[world.language][0]:
+    if length_of(drafts[0], language) > _FAIR[language][0]:
         drafts += [_draft(world, wording, rng, composition, walks) for _ in range(DRAFTS - 1)]
-    return min(drafts, key=lambda draft: length_of(draft, world.language))
+    return min(drafts, key=lambda draft: length_of(draft, language))
 
 
 def _draft(
-    world: World, wording: HardWording, rng: random.Random, composition: Composition, walks: Sequence[Sequence[Fact]]
+    world: World, wording: HardWording, rng: random.Random, composition: Composition, walks: Sequence[Walk]
 ) -> str:
-    language, frame = world.language, _FRAMES[world.language]
-    stems = list(dict.fromkeys((walk[0].entity, *walk[:-1]) for walk in map(tuple, walks)))
-    starts, subjects = "", [_subject(wording, language, walk) for walk in walks]
-    if len(stems) == 1:
-        stem = walks[0][:-1]
-        if len(stem) > MAX_RELATIONS or (stem and rng.random() < START_SHARE):
-            starts, subjects = _started(wording, rng, language, walks[0])
-        subjects = subjects[:1]
-    # "The flat A, B and C": a kind stands before the first of several names.
-    subjects[1:] = [
-        walk[0].entity if len(before) == len(walk) == 1 and before[0].entity_type == walk[0].entity_type else subject
-        for (before, walk), subject in zip(pairwise(walks), subjects[1:], strict=False)
-    ]
+    language, frame = wording.language, _FRAMES[wording.language]
+    starts, subjects = _starts_and_subjects(wording, rng, walks)
     asked = list(dict.fromkeys(walk[-1] for walk in walks))
     last = asked[0]
-    is_date = world.kind(last.entity_type, last.property) == "date"
     if len(subjects) > 1:
-        facts = _phrase(wording, language, last, subjects)
+        facts = _phrase(wording, last, subjects)
     else:
-        told = [_phrase(wording, language, fact, []) for fact in asked]
+        told = [_phrase(wording, fact, []) for fact in asked]
         facts = f"{series([f'the {each}' for each in told], language)} of {subjects[0]}"
         if language == "zh":
             facts = f"{subjects[0]}的{series(told, language)}"
     # One property of several entities is asked for as one thing; the one with the most or the least, in the same words.
     asks = "which" if composition.choices else composition.operation
     asks = "same" if asks == "list" and len(asked) == 1 else asks
+    is_date = world.kind(last.entity_type, last.property) == "date"
     core = rng.choice(frame["cores"][asks]).format(
         facts=facts,
-        property=_phrase(wording, language, last, []),
+        property=_phrase(wording, last, []),
         subjects=series(subjects, language, "or"),
         more=frame["more"]["dates" if is_date else "numbers"].get(composition.operation),
         operand=None if composition.operand is None else f"{composition.operand:g}",
@@ -107,58 +99,71 @@ def _draft(
     return f"{opening}{starts}{core[0].upper()}{core[1:]}{closing}"
 
 
-def _started(
-    wording: HardWording, rng: random.Random, language: Language, walk: Sequence[Fact]
-) -> tuple[str, list[str]]:
+def _starts_and_subjects(wording: HardWording, rng: random.Random, walks: Sequence[Walk]) -> tuple[str, list[str]]:
+    """Return sentences that tell the beginning of the walks, or none, and the words for each entity asked about."""
+    if len({(walk[0].entity, *walk[:-1]) for walk in walks}) == 1:
+        relations = walks[0][:-1]
+        if len(relations) > MAX_RELATIONS or (relations and rng.random() < START_SHARE):
+            return _started(wording, rng, walks[0])
+        return "", [_subject(wording, walks[0])]
+    subjects = [_subject(wording, walks[0])]
+    for before, walk in pairwise(walks):
+        # "The flat A, B and C": a kind stands before the first of several names.
+        is_alike = len(before) == len(walk) == 1 and before[0].entity_type == walk[0].entity_type
+        subjects.append(walk[0].entity if is_alike else _subject(wording, walk))
+    return "", subjects
+
+
+def _started(wording: HardWording, rng: random.Random, walk: Walk) -> tuple[str, list[str]]:
     """Tell the relations of a walk in sentences, some in each; return these, and the words for the entity reached."""
-    told, about, frame = "", _root(wording, language, walk[0]), "starts"
+    told, about, frame = "", _root(wording, walk[0]), "starts"
     in_one = rng.random() < IN_ONE_SHARE
     step = len(walk) if in_one else MAX_RELATIONS
     for first in range(0, len(walk) - 1, step):
         part = walk[first : min(first + step, len(walk) - 1)]
         for fact in part:
-            about = _phrase(wording, language, fact, [about])
-        x = _subject(wording, language, walk) if in_one else about
+            about = _phrase(wording, fact, [about])
+        x = _subject(wording, walk) if in_one else about
         # "从从…说起": a phrase that begins with the word is not begun with it again.
-        fitting = [each for each in _FRAMES[language][frame] if each[0] != "从" or x[0] != "从"]
+        fitting = [each for each in _FRAMES[wording.language][frame] if each[0] != "从" or x[0] != "从"]
         told += rng.choice(fitting).format(x=x)
         noun = wording.nouns[part[-1].entity_type, part[-1].property]
-        about, frame = (f"该{noun}" if language == "zh" else f"that {noun}"), "onward"
+        about, frame = (f"该{noun}" if wording.language == "zh" else f"that {noun}"), "onward"
     return told, [about]
 
 
-def _subject(wording: HardWording, language: Language, walk: Sequence[Fact]) -> str:
+def _subject(wording: HardWording, walk: Walk) -> str:
     """Name the entity that a walk's last fact is about."""
-    about, *relations = _root(wording, language, walk[0]), *walk[:-1]
+    about, relations = _root(wording, walk[0]), walk[:-1]
     if len(relations) > MAX_RELATIONS:
-        *by_way, last = [_phrase(wording, language, fact, []) for fact in relations]
-        if language == "zh":
+        *by_way, last = [_phrase(wording, fact, []) for fact in relations]
+        if wording.language == "zh":
             return f"从{about}经{'、'.join(by_way)}找到的{last}"
-        return f"the {last} reached from {about} via the {series(by_way, language)}"
+        return f"the {last} reached from {about} via the {series(by_way, wording.language)}"
     for fact in relations:
-        about = _phrase(wording, language, fact, [about])
+        about = _phrase(wording, fact, [about])
     return about
 
 
-def _root(wording: HardWording, language: Language, fact: Fact) -> str:
+def _root(wording: HardWording, fact: Fact) -> str:
     kind = wording.kinds[fact.entity_type]
-    return f"{kind}{fact.entity}" if language == "zh" else f"the {kind} {fact.entity}"
+    return f"{kind}{fact.entity}" if wording.language == "zh" else f"the {kind} {fact.entity}"
 
 
-def _phrase(wording: HardWording, language: Language, fact: Fact, subjects: Sequence[str]) -> str:
+def _phrase(wording: HardWording, fact: Fact, subjects: Sequence[str]) -> str:
     """Name a property of entities: "the former rent of the flat A in 2023"; without entities "former rent in 2023"."""
     key = fact.entity_type, fact.property
     told = wording.asks[key].format(n=wording.nouns[key])
-    if language == "zh":
+    if wording.language == "zh":
         told = told if fact.year is None else f"{fact.year}年{told}"
-        return fact.phrase.format(x=f"{series(subjects, language)}的{told}" if subjects else told)
+        return fact.phrase.format(x=f"{series(subjects, 'zh')}的{told}" if subjects else told)
     if len(subjects) > 1:  # behind the last subject, year and setting would be taken for those of this one alone
         told = fact.phrase.format(x=told if fact.year is None else f"{told} in {fact.year}")
         fact = replace(fact, year=None, phrase="{x}")
     if subjects:
         # "The rent of the owner of A and of B" is not that of the owner of A and B.
         again = "of " if any(" of " in subject or " from " in subject for subject in subjects) else ""
-        told = f"the {told} of {series([subjects[0], *(f'{again}{each}' for each in subjects[1:])], language)}"
+        told = f"the {told} of {series([subjects[0], *(f'{again}{each}' for each in subjects[1:])], 'en')}"
     return fact.phrase.format(x=told if fact.year is None else f"{told} in {fact.year}")
 
 

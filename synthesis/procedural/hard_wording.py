@@ -47,6 +47,7 @@ def lexicon(domain: str) -> Mapping[str, Any]:
 class HardWording:
     """The words of one world."""
 
+    language: Language
     year: str
     """Name of the parameter for a property that changes by year."""
     parameters: Mapping[str, str]
@@ -118,6 +119,7 @@ def hard_wording_of(domain: str, language: Language, seed: int, yearly: frozense
     # In random order: a document that is drawn late has a longer name more often.
     documents = {each: document(*each) for each in _shuffled(rng, all_keys)}
     return HardWording(
+        language=language,
         year=year,
         parameters=parameters,
         kinds={entity_type: found[0] for entity_type, found in kinds.items()},

@@ -30,7 +30,7 @@ _YEAR_LIKE: Final = range(1900, 2100)
 def ranges(domain: str) -> Mapping[str, Mapping[str, ValueRange]]:
     """Return the ranges of a domain's numbers and dates, by type and attribute."""
     return {
-        entity_type: {name: (*given[:2], *(*given[2:], *("", 0)[len(given) - 2 :])) for name, given in of_type.items()}
+        entity_type: {name: ValueRange(*given) for name, given in of_type.items()}
         for entity_type, of_type in written_words("hard_ranges")[domain].items()
     }
 
@@ -101,7 +101,7 @@ def draw_value(rng: random.Random, kind: str, given: ValueRange | None = None, p
     """
     match kind:
         case "date":  # every month has a 28th
-            first, last, *_ = given or (1990, 2026)
+            first, last, *_ = given or ValueRange(1990, 2026)
             years = [year for year in range(int(first), int(last) + 1) if parity in (None, year % 2)]
             return f"{rng.choice(years)}-{rng.randrange(1, 13):02}-{rng.randrange(1, 29):02}"
         case "phone":
@@ -110,10 +110,10 @@ def draw_value(rng: random.Random, kind: str, given: ValueRange | None = None, p
             letters = "".join(rng.choices("ABCDEFGHJKLMNPQRSTUVWXYZ", k=2))
             return f"{letters}{rng.randrange(1000, 10_000)}"
         case "decimal":
-            least, greatest, _, step = given or (10.01, 999.99, "", 0)
+            least, greatest, _, step = given or ValueRange(10.01, 999.99)
             step = step or 0.01
             return round(least + step * rng.randrange(round((greatest - least) / step) + 1), 2)
-    least, greatest, *_ = given or (3000, 99_999)
+    least, greatest, *_ = given or ValueRange(3000, 99_999)
     while (number := rng.randrange(int(least), int(greatest) + 1)) in _YEAR_LIKE:
         pass
     return number
@@ -125,9 +125,9 @@ def drawn_series(
     """Draw a value for each year, each near the one before."""
     least, greatest, *_ = given
     series: dict[str, JsonValue] = {}
-    last = draw_value(rng, "amount", (least * 1.3, greatest / 1.3, "", 0))
+    last = draw_value(rng, "amount", ValueRange(least * 1.3, greatest / 1.3))
     for year in years:
-        near = (max(least, last * (1 - _LARGEST_DRIFT)), min(greatest, last * (1 + _LARGEST_DRIFT)), "", 0.0)
+        near = ValueRange(max(least, last * (1 - _LARGEST_DRIFT)), min(greatest, last * (1 + _LARGEST_DRIFT)))
         last = series[year] = fresh(partial(draw_value, rng, "amount", near))
     return series
 

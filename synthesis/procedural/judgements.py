@@ -15,6 +15,7 @@ from typing import Final
 from synthesis.answers.expectation import meets_expectation
 from synthesis.procedural.agent_turns import (
     arguments_of,
+    due_calls,
     facts_of,
     missing_facts,
     possible_part,
@@ -62,7 +63,7 @@ def judge_query_understanding(request: judges.JudgeQueryUnderstanding, seed: int
     progress = read_progress(chain.tools, request.conversation)
     stated: list[bool] = []
     for ordinal, call in enumerate(first.tool_calls, position):
-        bound = arguments_of(chain.bindings, ordinal, task.slots | task.hidden_parameters, progress) or {}
+        bound = arguments_of(task, chain, ordinal, progress) or {}
         stated += [_is_same(call.arguments, bound, name) for name in call.arguments.keys() | bound.keys()]
     share = sum(stated) / len(stated) if stated else 1.0
     names = tuple(call.name for call in first.tool_calls)
@@ -80,7 +81,7 @@ def judge_planning(request: judges.JudgePlanning, seed: int) -> Judgement:
         called = any(message.tool_calls for message in request.conversation)
         return Judgement(score=0.0 if called else 1.0, reason="no tool fits")
     tools, progress = chain.tools, read_progress(chain.tools, request.conversation)
-    pending = [position for position in range(len(tools)) if position not in progress.responses]
+    pending = progress.pending(chain)
     # After a hopeless failure the calls that were to follow are not missed.
     is_stuck = any(not worth_another_try(progress, position) for position in pending)
     expected = [tool for position, tool in enumerate(tools) if position not in pending or not is_stuck]
@@ -157,21 +158,16 @@ def _is_next_step(task: Task, conversation: Sequence[Message]) -> bool:
     if (chain := possible_part(task)) is None or is_asked_back:
         return not last.tool_calls
     progress = read_progress(chain.tools, before)
-    due: dict[int, tuple[str, JsonObject]] = {}
-    pending = [position for position in range(len(chain.tools)) if position not in progress.responses]
+    pending, due = progress.pending(chain), due_calls(task, chain, progress)
     if not pending:
         ends = says_it_cannot(last.content) if task.expectation == "refuse" else bool(last.content.strip())
         return not last.tool_calls and ends
-    for position in pending:
-        arguments = arguments_of(chain.bindings, position, task.slots | task.hidden_parameters, progress)
-        if arguments is None:
-            break
-        due[position] = (chain.tools[position], arguments)
     if not due or not all(worth_another_try(progress, position) for position in pending):
         return not last.tool_calls and says_it_cannot(last.content)
     made = [(call.name, call.arguments) for call in last.tool_calls]
-    again = [call for position, call in due.items() if progress.failures[position]]
-    return bool(made) and canonical_json(made) == canonical_json((again or list(due.values()))[: len(made)])
+    failed = [position for position in due if progress.failures[position]]
+    right = [(chain.tools[position], due[position]) for position in failed or due]
+    return bool(made) and canonical_json(made) == canonical_json(right[: len(made)])
 
 
 def judge_answer_relevance(request: judges.JudgeAnswerRelevance, seed: int) -> Judgement:

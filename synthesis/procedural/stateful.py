@@ -1,17 +1,20 @@
-"""Answers about tools on a state: moves of funds, and a last read; a hard world has its own words for them."""
+"""Stateful tasks: moves of funds, and a last read; on a JSON object, or on a SQLite database by SQL."""
 
 from __future__ import annotations
 
 import random
+import re
+import sqlite3
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
-from synthesis.procedural.hard_moves import move_parameters, move_question, name_and_description
+from synthesis.procedural.hard_questions import series
 from synthesis.procedural.table_worlds import world_about
 from synthesis.procedural.world_questions import lookup_question
 from synthesis.procedural.worlds import World
+from synthesis.procedural.written_words import written_words
 from synthesis.prompts.stateful import StateConditions, StatefulTask, WriteStateConditions, WriteStatefulTask
 from synthesis.questions.decomposition import DecompositionNode, QAInstance
 from synthesis.questions.knowledge import Knowledge
@@ -22,7 +25,58 @@ BYSTANDERS: Final = 3
 """Maximum number of entities in the state that the task does not mention; at least one is there."""
 MOST_AMOUNTS: Final = 4
 """Maximum number of amounts in a hard question; more moves to one target have the same amount."""
-_SCHEMA_TYPES: Final[Mapping[type, str]] = {int: "integer", float: "number", str: "string"}
+_MOVE: Final = '''\
+def {0.name}({1}: str, {2}: str, {3}: int, state: dict) -> int:
+    """{0.description}."""
+    rows = state["{asked}"]
+    for name in ({1}, {2}):
+        if name not in rows:
+            raise ValueError(f"unknown name: {{name}}")
+    if {1} == {2} or not 0 < {3} <= rows[{1}]:
+        raise ValueError(f"cannot move {{{3}}} from {{{1}}} to {{{2}}}")
+    rows[{1}] -= {3}
+    rows[{2}] += {3}
+    return rows[{1}]
+'''
+_READ: Final = '''\
+def {0.name}({1}: str, state: dict) -> int:
+    """{0.description}."""
+    rows = state["{asked}"]
+    if {1} not in rows:
+        raise ValueError(f"unknown {entity_type}: {{{1}}}")
+    return rows[{1}]
+'''
+_MOVE_BY_SQL: Final = '''\
+def {0.name}({1}, {2}, {3}, state) -> int:
+    """{0.description}."""
+    rows = dict(state.execute("SELECT name, amount FROM holdings"))
+    for each in ({1}, {2}):
+        if each not in rows:
+            raise ValueError(f"unknown name: {{each}}")
+    if {1} == {2} or not 0 < {3} <= rows[{1}]:
+        raise ValueError(f"cannot move {{{3}}} from {{{1}}} to {{{2}}}")
+    state.execute("UPDATE holdings SET amount = amount - ? WHERE name = ?", ({3}, {1}))
+    state.execute("UPDATE holdings SET amount = amount + ? WHERE name = ?", ({3}, {2}))
+    state.execute("INSERT INTO moves VALUES (?, ?, ?)", ({1}, {2}, {3}))
+    return rows[{1}] - {3}
+'''
+_READ_BY_SQL: Final = '''\
+def {0.name}({1}, state) -> int:
+    """{0.description}."""
+    rows = state.execute("SELECT amount FROM holdings WHERE name = ?", ({1},)).fetchall()
+    if not rows:
+        raise ValueError(f"unknown name: {{{1}}}")
+    return rows[0][0]
+'''
+_TABLES: Final = """\
+CREATE TABLE holdings (name TEXT PRIMARY KEY, amount INTEGER NOT NULL CHECK (amount >= 0));
+CREATE TABLE moves (source TEXT NOT NULL, target TEXT NOT NULL, amount INTEGER NOT NULL);
+INSERT INTO holdings VALUES {};"""
+_HELD: Final = "SELECT name, amount FROM holdings ORDER BY name"
+_MOVED: Final = "SELECT source, target, amount FROM moves ORDER BY source, target, amount"
+_SAYS_THAT_IT_READS: Final = re.compile(r"^(\w+s (up )?(?=(the|a|an) )|返回|查询|给出|查找)")
+_HARD_FRAMES: Final[Mapping[str, Any]] = written_words("hard_moves")
+"""Sentences of hard worlds by language, and the `names` of tools and parameters."""
 
 Move = tuple[str, str, int]
 """Source, target and amount of a move of funds."""
@@ -62,10 +116,9 @@ def write_stateful_task(request: WriteStatefulTask, seed: int) -> StatefulTask:
         (names[index], names[index + 1] if is_chain else names[num_moves], amount)
         for index, amount in enumerate(amounts)
     ]
-    read = _read_tool(world, entity_type, asked)
-    move = _move_tool(world, entity_type, asked, read.document, request.knowledge)
-    nodes, calls = _steps(world, entity_type, asked, moves, funds, (move.document, read.document))
-    words = _question if world.hard is None else partial(move_question, rng=rng)
+    documents = _documents(world, entity_type, asked, request.knowledge)
+    nodes, calls = _steps(world, entity_type, asked, moves, funds, documents)
+    words = _question if world.hard is None else partial(_hard_question, rng=rng)
     instance = QAInstance(
         question=words(world, entity_type=entity_type, asked=asked, moves=moves),
         answer=nodes[-1].answer,
@@ -75,7 +128,19 @@ def write_stateful_task(request: WriteStatefulTask, seed: int) -> StatefulTask:
         composition=Composition(operation="same", inputs=(nodes[-1].id,)),
         entities=tuple(dict.fromkeys(name for source, target, _ in moves for name in (source, target))),
     )
-    return StatefulTask(instance=instance, calls=calls, tools=(move, read), state={asked: funds})
+    code = _MOVE, _READ
+    state: JsonObject = {asked: funds}
+    if request.database:
+        rows = ", ".join("('{}', {})".format(name.replace("'", "''"), amount) for name, amount in funds.items())
+        code, state = (_MOVE_BY_SQL, _READ_BY_SQL), {"sql": _TABLES.format(rows)}
+    tools = tuple(
+        EnvironmentTool(
+            document=document,
+            source=each.format(document, *document.required, asked=asked, entity_type=entity_type),
+        )
+        for each, document in zip(code, documents, strict=True)
+    )
+    return StatefulTask(instance=instance, calls=calls, tools=tools, state=state)
 
 
 def _steps(
@@ -88,32 +153,27 @@ def _steps(
 ) -> tuple[tuple[DecompositionNode, ...], tuple[ToolCall, ...]]:
     """Return the sub-questions of the moves and of the last read, and the call of each; documents: of both tools."""
     zh, (move, read) = world.language == "zh", documents
-    kind, label = world.label(entity_type), world.label(entity_type, asked)
+    kind, label, last = world.label(entity_type), world.label(entity_type, asked), moves[-1][1]
     after = dict(funds)
     nodes: list[DecompositionNode] = []
     calls: list[ToolCall] = []
-
-    # `about` is the entity whose funds, after the moves so far, are the answer.
-    def add(question: str, about: str, depends_on: tuple[str, ...], tool: str, arguments: JsonObject) -> None:
-        node = DecompositionNode(id=f"q{len(nodes) + 1}", question=question, answer=after[about], depends_on=depends_on)
-        nodes.append(node)
-        calls.append(ToolCall(id=f"call_{node.id}", name=tool, arguments=arguments))
-
-    for index, (source, target, amount) in enumerate(moves):
+    for number, (source, target, amount) in enumerate(moves, 1):
         after[source] -= amount
         after[target] += amount
         question = f"What {label} does {kind} {source} keep after moving {amount} of it to {kind} {target}?"
         if zh:
             question = f"从{kind}{source}转{amount}的{label}给{kind}{target}后，{source}还剩多少{label}？"
-        parents = (f"q{index}",) if index > 0 and moves[index - 1][1] == source else ()
+        parents = (nodes[-1].id,) if nodes and moves[number - 2][1] == source else ()
+        nodes.append(DecompositionNode(id=f"q{number}", question=question, answer=after[source], depends_on=parents))
         arguments = dict(zip(move.required, (source, target, amount), strict=True))
-        add(question, source, parents, move.name, arguments)
-    last = moves[-1][1]
+        calls.append(ToolCall(id=f"call_q{number}", name=move.name, arguments=arguments))
     question = f"之后{kind}{last}的{label}是多少？" if zh else f"What is the {label} of {kind} {last} after that?"
-    feeding = tuple(node.id for node, move in zip(nodes, moves, strict=True) if move[1] == last)
     if world.hard is not None:  # the teacher knows siblings of the tool by the question for the fact
         question = lookup_question(world, world.fact(entity_type, last, asked))
-    add(question, last, feeding, read.name, {read.required[0]: last})
+    feeding = tuple(node.id for node, (_, target, _) in zip(nodes, moves, strict=True) if target == last)
+    id_ = f"q{len(moves) + 1}"
+    nodes.append(DecompositionNode(id=id_, question=question, answer=after[last], depends_on=feeding))
+    calls.append(ToolCall(id=f"call_{id_}", name=read.name, arguments={read.required[0]: last}))
     return tuple(nodes), tuple(calls)
 
 
@@ -128,80 +188,104 @@ def _question(world: World, entity_type: str, asked: str, moves: Sequence[Move])
     return f"{steps[0].upper()}{steps[1:]}. What is the {label} of {kind} {last} then?"
 
 
+def _hard_question(world: World, rng: random.Random, entity_type: str, asked: str, moves: Sequence[Move]) -> str:
+    """Ask in a lay person's words for moves and for the funds of the last target; what is moved is said once."""
+    hard = world.hard
+    assert hard is not None
+    frame, target = _HARD_FRAMES[world.language], moves[-1][1]
+    first, *others = ({"source": source, "target": to, "amount": amount} for source, to, amount in moves)
+    steps = rng.choice(frame["first"]).format(**first) + "".join(frame["further"].format(**move) for move in others)
+    if others and {to for _, to, _ in moves} == {target}:
+        parts = [frame["gathered"].format(**move) for move in (first, *others)]
+        steps = frame["gather"].format(moves=series(parts, world.language), target=target)
+        if len({amount for _, _, amount in moves}) == 1:
+            sources = series([source for source, _, _ in moves], world.language)
+            steps = frame["alike"].format(amount=moves[0][2], sources=sources, target=target)
+    moved = f"{steps[0].upper()}{steps[1:]}"
+
+    kind, key = hard.kinds[entity_type], (entity_type, asked)
+    moved_thing = frame["asked"].format(told=hard.asks[key].format(n=hard.nouns[key]), kind=kind)
+
+    def drawn() -> str:
+        topic, end = rng.choice(frame["topics"]).format(asked=moved_thing), rng.choice(frame["ends"])
+        return str(frame["sentence"].format(topic=topic, moves=moved, end=end.format(target=target)))
+
+    # The more moves, the shorter the rest.
+    return min((drawn() for _ in range(2 * len(moves))), key=len)
+
+
 def _parameters(world: World, knowledge: Knowledge) -> tuple[str, str, str]:
-    wording = world.wording
-    return (wording.source, wording.target, wording.amount) if world.hard is None else move_parameters(knowledge)
+    """Return the parameters of the moving tool: source, target and amount."""
+    if world.hard is None:
+        return world.wording.source, world.wording.target, world.wording.amount
+    source, target, amount = _rng(knowledge).choice(_HARD_FRAMES["names"]["parameters"])
+    return source, target, amount
 
 
-def _move_tool(world: World, entity_type: str, asked: str, read: ToolDocument, knowledge: Knowledge) -> EnvironmentTool:
+def _documents(world: World, entity_type: str, asked: str, knowledge: Knowledge) -> tuple[ToolDocument, ToolDocument]:
+    """Return the documents of the tool that moves funds, and of the one that reads them."""
+    wording, language = world.wording, world.language
+    if world.hard is not None:
+        read = world.lookup_document(entity_type, asked)
+        rng, frame = _rng(knowledge), _HARD_FRAMES[language]
+        # The moving tool is named and described in the words of the one that reads.
+        name = f"{rng.choice(_HARD_FRAMES['names']['verbs'])}_{read.name.partition('_')[2]}"
+        noun = _SAYS_THAT_IT_READS.sub("", read.description.rstrip(".。"))
+        description = frame["describe"].format(verb=rng.choice(frame["verbs"]), read=noun[0].lower() + noun[1:])
+    else:
+        kind, label = world.label(entity_type), world.label(entity_type, asked)
+        told = wording.description_of(language, kind if language == "zh" else f"a {kind}", label)
+        read = _document(wording.lookup_of(entity_type, asked), told, {entity_type: "string"})
+        name = wording.move_name.format(entity=entity_type, asked=asked)
+        description = wording.move[language].format(entity=kind, asked=label)
     source, target, amount = _parameters(world, knowledge)
-    described = {"entity": world.label(entity_type), "asked": world.label(entity_type, asked)}
-    name = world.wording.move_name.format(entity=entity_type, asked=asked)
-    description = world.wording.move[world.language].format(**described)
-    if world.hard is not None:
-        name, description = name_and_description(knowledge, read)
-    body = f"""\
-    rows = state["{asked}"]
-    for name in ({source}, {target}):
-        if name not in rows:
-            raise ValueError(f"unknown name: {{name}}")
-    if {source} == {target} or not 0 < {amount} <= rows[{source}]:
-        raise ValueError(f"cannot move {{{amount}}} from {{{source}}} to {{{target}}}")
-    rows[{source}] -= {amount}
-    rows[{target}] += {amount}
-    return rows[{source}]
-"""
-    return _tool(name, description, {source: str, target: str, amount: int}, "int", body)
+    return _document(name, description, {source: "string", target: "string", amount: "integer"}), read
 
 
-def _read_tool(world: World, entity_type: str, asked: str) -> EnvironmentTool:
-    kind, label = world.label(entity_type), world.label(entity_type, asked)
-    entity = kind if world.language == "zh" else f"a {kind}"
-    name = world.wording.lookup_of(entity_type, asked)
-    description = world.wording.description_of(world.language, entity, label)
-    if world.hard is not None:
-        written = world.lookup_document(entity_type, asked)
-        name, description = written.name, written.description
-    parameter = world.parameter(entity_type)
-    body = f"""\
-    rows = state["{asked}"]
-    if {parameter} not in rows:
-        raise ValueError(f"unknown {entity_type}: {{{parameter}}}")
-    return rows[{parameter}]
-"""
-    return _tool(name, description, {parameter: str}, "int", body)
+def _rng(knowledge: Knowledge) -> random.Random:
+    return random.Random(f"hard moves/{knowledge.domain}/{knowledge.language}/{knowledge.seed}")
 
 
-def _tool(name: str, description: str, parameters: Mapping[str, type], returns: str, body: str) -> EnvironmentTool:
-    """Return a tool on the state whose parameters are all required; `body` is its code below the docstring."""
-    properties = {parameter: {"type": _SCHEMA_TYPES[kind]} for parameter, kind in parameters.items()}
+def _document(name: str, description: str, types: Mapping[str, str]) -> ToolDocument:
+    properties = {parameter: {"type": kind} for parameter, kind in types.items()}
     schema = {"type": "object", "properties": properties, "required": list(properties)}
-    signature = ", ".join(f"{parameter}: {kind.__name__}" for parameter, kind in parameters.items())
-    return EnvironmentTool(
-        document=ToolDocument(name=name, description=description, parameters=schema),
-        source=f'def {name}({signature}, state: dict) -> {returns}:\n    """{description}."""\n{body}',
-    )
+    return ToolDocument(name=name, description=description, parameters=schema)
 
 
 def write_state_conditions(request: WriteStateConditions, seed: int) -> StateConditions:
-    """Say by how much each entity's funds differ in the end: the sum of the moves, read from their arguments alone.
+    """Say how the state ends, read from the arguments of the calls alone.
+
+    Of a JSON object the conditions say by how much each entity's funds differ; of a database, the rows of two queries.
 
     Raises:
         BadReply: the knowledge cannot be read by rule, or a call names nothing in the state.
     """
-    *both, amount = _parameters(world_about(request.knowledge), request.knowledge)
-    changes: Counter[tuple[str, str]] = Counter()
-    for call in request.calls:
-        if amount not in call.arguments:
-            continue
-        for parameter, sign in zip(both, (-1, 1), strict=True):
-            name = call.arguments[parameter]
-            part = next((part for part, rows in request.state.items() if name in rows), None)
-            if part is None:
-                raise BadReply(f"{name!r} of {call.name} is not in the state")
-            changes[part, name] += sign * call.arguments[amount]
-    return StateConditions(
-        conditions=tuple(
-            StateCondition(path=path, relation="changed_by", value=change) for path, change in changes.items() if change
-        )
-    )
+    parameters = _parameters(world_about(request.knowledge), request.knowledge)
+    moves = [
+        [call.arguments[parameter] for parameter in parameters]
+        for call in request.calls
+        if parameters[-1] in call.arguments
+    ]
+    changes: Counter[str] = Counter()
+    for source, target, amount in moves:
+        changes[source] -= amount
+        changes[target] += amount
+    if request.database:
+        database = sqlite3.connect(":memory:")
+        database.executescript(request.state["sql"])
+        funds = dict(database.execute(_HELD))
+        ends = {
+            _HELD: [[name, amount + changes[name]] for name, amount in sorted(funds.items())],
+            _MOVED: sorted(moves),
+        }
+        conditions = [StateCondition(path=(query,), relation="equals", value=rows) for query, rows in ends.items()]
+    else:
+        ((part, funds),) = request.state.items()
+        conditions = [
+            StateCondition(path=(part, name), relation="changed_by", value=change)
+            for name, change in changes.items()
+            if change
+        ]
+    if unknown := [name for name in changes if name not in funds]:
+        raise BadReply(f"{unknown} of the calls are not in the state")
+    return StateConditions(conditions=tuple(conditions))

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any, Final, TypeAlias
 
-from synthesis.procedural.tool_wording import wording_of
+from synthesis.procedural.tool_wording import KNOWN, UNSEEN
 from synthesis.procedural.worlds import AttributeKind, EntityType, World, domains, world_of
 from synthesis.questions.knowledge import Knowledge, Unseen
 from synthesis.records import JsonValue, Language
@@ -90,8 +90,11 @@ def world_of_tables(text: str, domain: str, language: Language, unseen: Unseen =
         if attributes:  # every walk ends in an attribute
             types[entity_type] = EntityType(zh=name, relations=tuple(relations), attributes=attributes)
     # A relation to a table that is no type of the world is left out.
-    types = {name: _within(fields, types) for name, fields in types.items()}
-    values = {(name, asked): rows for (name, asked), rows in values.items() if _has(types, name, asked)}
+    for name, fields in types.items():
+        relations = [target for target in fields.relations if target in types]
+        types[name] = fields.model_copy(update={"relations": tuple(relations)})
+    asked = {name: {*fields.relations, *fields.attributes} for name, fields in types.items()}
+    values = {key: rows for key, rows in values.items() if key[1] in asked.get(key[0], ())}
     if not types:
         found = ", ".join(f"{name} ({len(rows)} rows)" for name, rows in json.loads(text).items())
         raise BadReply(
@@ -99,7 +102,7 @@ def world_of_tables(text: str, domain: str, language: Language, unseen: Unseen =
             f"names them, and a further column without gaps; of {domain!r} found none such in {found}"
         )
     entities = {identifiers[name]: tuple(sorted(named[name])) for name in tables if identifiers[name] in types}
-    return World(domain, language, types, entities, values, wording_of(unseen))
+    return World(domain, language, types, entities, values, KNOWN if unseen == "worlds" else UNSEEN)
 
 
 def _key(rows: Rows) -> str | None:
@@ -129,11 +132,3 @@ def _identifier(name: str, index: int, what: str) -> str:
     """Return a name for tools and parameters: the table's own where it can be one."""
     plain = re.sub(r"[^a-z0-9]+", "_", name.lower()).strip("_")[:24] if name.isascii() else ""
     return plain if plain.isidentifier() else f"{what}_{index + 1}"
-
-
-def _within(fields: EntityType, types: Mapping[str, EntityType]) -> EntityType:
-    return fields.model_copy(update={"relations": tuple(name for name in fields.relations if name in types)})
-
-
-def _has(types: Mapping[str, EntityType], name: str, asked: str) -> bool:
-    return name in types and (asked in types[name].relations or asked in types[name].attributes)

@@ -6,21 +6,18 @@ The frames, and the words around a fact, are in `request_frames.toml`.
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Mapping, Sequence
-from importlib.resources import files
 from random import Random
 from typing import Any, Final
 
+from synthesis.procedural.written_words import written_words
 from synthesis.records import Chain, JsonObject, JsonValue, Language, ServerDocument, ToolDocument
 from synthesis.tools.names import words_of
 from synthesis.tools.nouns import is_identifier
 from synthesis.trajectories.bindings import slot_name
 from synthesis.trajectories.chains import task_slots
 
-FRAMES: Final[Mapping[str, Any]] = tomllib.loads(
-    files("synthesis.procedural").joinpath("request_frames.toml").read_text(encoding="utf-8")
-)
+FRAMES: Final[Mapping[str, Any]] = written_words("request_frames")
 _LEADING_VERBS: Final = {"returns": "return", "does": "do", "has": "have", "is": "check"}
 _MAX_WORDS: Final = 12
 _MAX_CHINESE: Final = 24

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Final
 
 from synthesis.procedural.written_words import written_words
-from synthesis.questions.knowledge import Unseen
 from synthesis.records import Language
 
 
@@ -44,12 +43,3 @@ class ToolWording:
 _WORDINGS: Final = written_words("tool_wordings")
 KNOWN: Final = ToolWording(**_WORDINGS["known"])
 UNSEEN: Final = ToolWording(**_WORDINGS["unseen"])
-
-
-def wording_of(unseen: Unseen) -> ToolWording:
-    """Return the wording of tools for a level of unseen contents.
-
-    >>> wording_of("tools").lookup_of("tenant", "utility_cost")
-    'find_utility_cost_of_tenant'
-    """
-    return KNOWN if unseen == "worlds" else UNSEEN

@@ -8,43 +8,17 @@ from functools import cache
 from random import Random
 from typing import Any
 
-from synthesis.procedural.agent_turns import take_turn
+from synthesis.procedural import judgements
+from synthesis.procedural.agent_turns import read_progress, take_turn
 from synthesis.procedural.argument_values import known_or_drawn_value, phrase
 from synthesis.procedural.emulated_responses import emulate_call
-from synthesis.procedural.follow_ups import continue_as_user, write_follow_up
-from synthesis.procedural.judgements import (
-    judge_answer_relevance,
-    judge_answer_summary,
-    judge_planning,
-    judge_query_understanding,
-    judge_response_planning,
-    judge_response_understanding,
-)
 from synthesis.procedural.output_completion import complete_output
-from synthesis.procedural.task_grammar import clause_of, render_task, value_in_words
-from synthesis.prompts import judges
+from synthesis.procedural.task_grammar import FRAMES, clause_of, render_task, value_in_words
+from synthesis.prompts import chains, judges, tasks
 from synthesis.prompts.agent_turn import TakeTurn
-from synthesis.prompts.chains import (
-    BindArguments,
-    EarlierValues,
-    ProposeChains,
-    ProposedChain,
-    ProposedChains,
-    Vote,
-    VoteOnChain,
-)  # fmt: skip
 from synthesis.prompts.emulated_tool_response import EmulateCall
 from synthesis.prompts.parameter_completion import CompletedParameters, CompleteOutput, CompleteParameters
-from synthesis.prompts.simulated_user import AnswerAsUser, ContinueAsUser, UserReply
-from synthesis.prompts.tasks import (
-    AugmentedTask,
-    AugmentTask,
-    ScoredTask,
-    ScoreTask,
-    WriteFollowUp,
-    WriteTask,
-    WrittenTask,
-)
+from synthesis.prompts.simulated_user import AnswerAsUser, ContinueAsUser, UserReply, UserTurn
 from synthesis.records import Chain, ServerDocument, ToolDocument
 from synthesis.stage import Rejected
 from synthesis.teacher.protocol import BadReply, Request
@@ -55,7 +29,7 @@ from synthesis.trajectories.chains import bind_chain, task_slots
 from synthesis.trajectories.tasks import is_stated
 
 
-def propose_chains(request: ProposeChains, seed: int) -> ProposedChains:
+def propose_chains(request: chains.ProposeChains, seed: int) -> chains.ProposedChains:
     """Begin with any tool, put the tools that it needs before it, go on with tools that share data or a fact."""
     rng = derived_random(seed, "chains")
     tools = request.server.tools
@@ -84,8 +58,8 @@ def propose_chains(request: ProposeChains, seed: int) -> ProposedChains:
             chain += [tool for tool in _with_producers(successor, tools) if tool not in chain]
         if 2 <= len(chain) <= 5:  # producers may have made it longer
             task = "; ".join(clause_of(tool, request.server.language) for tool in chain)
-            proposals.append(ProposedChain(task=task, tools=tuple(tool.name for tool in chain)))
-    return ProposedChains(proposals=tuple(proposals))
+            proposals.append(chains.ProposedChain(task=task, tools=tuple(tool.name for tool in chain)))
+    return chains.ProposedChains(proposals=tuple(proposals))
 
 
 def _with_producers(tool: ToolDocument, tools: tuple[ToolDocument, ...], depth: int = 0) -> list[ToolDocument]:
@@ -100,19 +74,19 @@ def _with_producers(tool: ToolDocument, tools: tuple[ToolDocument, ...], depth: 
     return [earlier for earlier in chain if earlier.name != tool.name] + [tool]
 
 
-def vote_on_chain(request: VoteOnChain, seed: int) -> Vote:
+def vote_on_chain(request: chains.VoteOnChain, seed: int) -> chains.Vote:
     """Vote a chain coherent if nothing follows a removal; that its calls share data was checked before."""
     if any(effect_of(tool) == "delete" for tool in request.tools[:-1]):
-        return Vote(coherent=False, reason="something is used after it was removed")
-    return Vote(coherent=True, reason="each step follows from one before")
+        return chains.Vote(coherent=False, reason="something is used after it was removed")
+    return chains.Vote(coherent=True, reason="each step follows from one before")
 
 
-def bind_arguments(request: BindArguments, seed: int) -> EarlierValues:
+def bind_arguments(request: chains.BindArguments, seed: int) -> chains.EarlierValues:
     """Answer by the rule of names: an argument is the id or the name of a thing that an earlier call gives."""
-    return EarlierValues(values=values_from_earlier(request.tools))
+    return chains.EarlierValues(values=values_from_earlier(request.tools))
 
 
-def write_task(request: WriteTask, seed: int) -> WrittenTask:
+def write_task(request: tasks.WriteTask, seed: int) -> tasks.WrittenTask:
     """Draw a value for every fact and say the chain by grammar; without a chain, choose one tool and its arguments.
 
     Raises:
@@ -123,7 +97,7 @@ def write_task(request: WriteTask, seed: int) -> WrittenTask:
     chain = request.chain or _chosen_chain(server, rng)
     slots = {slot: known_or_drawn_value(server, *use, rng) for slot, use in task_slots(chain, server).items()}
     text = render_task(server, chain, slots, request.hidden_slots, rng)
-    return WrittenTask(text=text, slots=slots, tools=chain.tools)
+    return tasks.WrittenTask(text=text, slots=slots, tools=chain.tools)
 
 
 def _chosen_chain(server: ServerDocument, rng: Random) -> Chain:
@@ -136,7 +110,7 @@ def _chosen_chain(server: ServerDocument, rng: Random) -> Chain:
     raise BadReply(f"no tool of {server.name!r} can be called with what a user could say")
 
 
-def augment_task(request: AugmentTask, seed: int) -> AugmentedTask:
+def augment_task(request: tasks.AugmentTask, seed: int) -> tasks.AugmentedTask:
     """Say the task by another rule of the grammar, add a constraint, or let the user introduce themselves.
 
     Raises:
@@ -145,17 +119,21 @@ def augment_task(request: AugmentTask, seed: int) -> AugmentedTask:
     rng = derived_random(seed, "augment")
     task, language = request.task, request.task.language
     if request.axis == "persona":
-        return AugmentedTask(text=f"{phrase('role', rng, language)}{'。' if language == 'zh' else '. '}{task.text}")
+        return tasks.AugmentedTask(
+            text=f"{phrase('role', rng, language)}{'。' if language == 'zh' else '. '}{task.text}"
+        )
     if request.axis == "complexity":
-        return AugmentedTask(text=f"{task.text}{'' if language == 'zh' else ' '}{phrase('constraint', rng, language)}")
+        return tasks.AugmentedTask(
+            text=f"{task.text}{'' if language == 'zh' else ' '}{phrase('constraint', rng, language)}"
+        )
     hidden = task.hidden_parameters
     for _ in range(8):
         if (text := render_task(request.server, request.chain, task.slots | hidden, tuple(hidden), rng)) != task.text:
-            return AugmentedTask(text=text)
+            return tasks.AugmentedTask(text=text)
     raise BadReply("the grammar knows no other wording")
 
 
-def score_task(request: ScoreTask, seed: int) -> ScoredTask:
+def score_task(request: tasks.ScoreTask, seed: int) -> tasks.ScoredTask:
     """Score a request: clarity by the facts stated, realism by length and the lack of code, necessity by its tools."""
     facts = [
         is_stated(value, request.text) or value_in_words(value, request.language) in request.text
@@ -168,7 +146,9 @@ def score_task(request: ScoreTask, seed: int) -> ScoredTask:
     if re.search(r"[{}<>`\\]|\b\w+\(\)", request.text):
         realism *= 0.6
     reason = f"{sum(facts)} of {len(facts)} facts stated; {length} words or characters; {len(request.tools)} tools"
-    return ScoredTask(reason=reason, clarity=clarity, realism=realism, tool_necessity=1.0 if request.tools else 0.0)
+    return tasks.ScoredTask(
+        reason=reason, clarity=clarity, realism=realism, tool_necessity=1.0 if request.tools else 0.0
+    )
 
 
 def answer_as_user(request: AnswerAsUser, seed: int) -> UserReply:
@@ -179,6 +159,33 @@ def answer_as_user(request: AnswerAsUser, seed: int) -> UserReply:
     joined = ("，" if language == "zh" else ", ").join(values)
     forms = {"en": ("{}.", "It's {}.", "Use {}.", "{}, please."), "zh": ("{}。", "是{}。", "用{}。", "{}，谢谢。")}
     return UserReply(text=rng.choice(forms[language]).format(joined))
+
+
+def write_follow_up(request: tasks.WriteFollowUp, seed: int) -> tasks.WrittenFollowUp:
+    """Draw a value for every new fact and say the last calls by grammar, without the facts that were said before."""
+    rng = derived_random(seed, "follow-up")
+    server, chain = request.server, request.chain
+    first = len(chain.tools) - request.num_calls
+    new = {slot: use for slot, use in task_slots(chain, server).items() if slot not in request.slots}
+    slots = {slot: known_or_drawn_value(server, *use, rng) for slot, use in new.items()}
+    # The last calls are said as a chain of their own, whose bindings count from its first call.
+    bindings = tuple(
+        binding.model_copy(update={"tool_index": binding.tool_index - first})
+        for binding in chain.bindings
+        if binding.tool_index >= first and binding.source == "task"
+    )
+    last_calls = Chain(tools=chain.tools[first:], bindings=bindings)
+    # Facts of earlier requests go in as hidden ones: they are not said again.
+    text = render_task(server, last_calls, request.slots | slots, tuple(request.slots), rng)
+    return tasks.WrittenFollowUp(text=rng.choice(FRAMES[server.language]["links"]).format(text), slots=slots)
+
+
+def continue_as_user(request: ContinueAsUser, seed: int) -> UserTurn:
+    """Go on with the next request if every call that was asked for has succeeded."""
+    chain = request.task.chain
+    if chain is None or len(read_progress(chain.tools, request.conversation).responses) < len(chain.tools):
+        return UserTurn(continues=False)
+    return UserTurn(continues=True, text=request.follow_up.text)
 
 
 def complete_parameters(request: CompleteParameters, seed: int) -> CompletedParameters:
@@ -193,22 +200,22 @@ def complete_parameters(request: CompleteParameters, seed: int) -> CompletedPara
 ANSWERS: Mapping[type[Request[Any]], Callable[[Any, int], Any]] = {
     CompleteParameters: complete_parameters,
     CompleteOutput: complete_output,
-    BindArguments: bind_arguments,
-    ProposeChains: propose_chains,
-    VoteOnChain: vote_on_chain,
-    WriteTask: write_task,
-    AugmentTask: augment_task,
-    ScoreTask: score_task,
+    chains.BindArguments: bind_arguments,
+    chains.ProposeChains: propose_chains,
+    chains.VoteOnChain: vote_on_chain,
+    tasks.WriteTask: write_task,
+    tasks.AugmentTask: augment_task,
+    tasks.ScoreTask: score_task,
     TakeTurn: take_turn,
     AnswerAsUser: answer_as_user,
-    WriteFollowUp: write_follow_up,
+    tasks.WriteFollowUp: write_follow_up,
     ContinueAsUser: continue_as_user,
     EmulateCall: emulate_call,
-    judges.JudgeQueryUnderstanding: judge_query_understanding,
-    judges.JudgePlanning: judge_planning,
-    judges.JudgeResponseUnderstanding: judge_response_understanding,
-    judges.JudgeResponsePlanning: judge_response_planning,
-    judges.JudgeAnswerRelevance: judge_answer_relevance,
-    judges.JudgeAnswerSummary: judge_answer_summary,
+    judges.JudgeQueryUnderstanding: judgements.judge_query_understanding,
+    judges.JudgePlanning: judgements.judge_planning,
+    judges.JudgeResponseUnderstanding: judgements.judge_response_understanding,
+    judges.JudgeResponsePlanning: judgements.judge_response_planning,
+    judges.JudgeAnswerRelevance: judgements.judge_answer_relevance,
+    judges.JudgeAnswerSummary: judgements.judge_answer_summary,
 }
 """Request type to the pure function (request, seed) that answers it."""

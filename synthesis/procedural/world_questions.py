@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise, product
 from typing import Any, Final, TypeVar
 
-from synthesis.procedural.hard_questions import changed, hard_question, series
+from synthesis.procedural.hard_questions import Walk, changed, hard_question, series
 from synthesis.procedural.worlds import NUMERIC_KINDS, YEARS, Fact, World
 from synthesis.procedural.written_words import written_words
 from synthesis.questions.decomposition import DecompositionNode, QAInstance, compose, depths
@@ -24,7 +24,6 @@ MAX_WALKS: Final = 6
 OTHER_SETTINGS: Final = 0.6
 """Share of the facts with an option that ask for another setting than the plain one."""
 
-Walk = tuple[Fact, ...]
 Option = TypeVar("Option")
 
 

@@ -19,7 +19,7 @@ from pydantic import BaseModel, ConfigDict
 from synthesis.procedural.hard_options import OPTIONS, ValueRange, option_of, set_value, with_drawn_option
 from synthesis.procedural.hard_wording import HardWording, Property, hard_wording_of
 from synthesis.procedural.hard_worlds import draw_hard_values, draw_value, drawn_series, ranges, sizes_of
-from synthesis.procedural.tool_wording import KNOWN, ToolWording, wording_of
+from synthesis.procedural.tool_wording import KNOWN, UNSEEN, ToolWording
 from synthesis.procedural.written_words import written_words
 from synthesis.questions.knowledge import Unseen
 from synthesis.records import Difficulty, JsonValue, Language, ToolDocument
@@ -220,21 +220,23 @@ def world_of(
     """
     rng = random.Random(f"world/{domain}/{language}/{seed}")
     types = domains(unseen)[domain]
+    first, second = (listed[:parts] for listed in _spread_name_parts(language))
     if difficulty == "hard":
-        return _hard_world(rng, domain, language, seed, parts, types)
-    names = _entity_names(rng, language, ENTITIES_PER_TYPE * len(types), parts)
+        return _hard_world(rng, domain, language, seed, (first, second), types)
+    names = _names_of(rng, language, (first, second), ENTITIES_PER_TYPE * len(types))
     entities = {
         name: tuple(names[index * ENTITIES_PER_TYPE : (index + 1) * ENTITIES_PER_TYPE])
         for index, name in enumerate(types)
     }
-    return World(domain, language, types, entities, draw_values(rng, types, entities), wording_of(unseen))
+    return World(
+        domain, language, types, entities, draw_values(rng, types, entities), KNOWN if unseen == "worlds" else UNSEEN
+    )
 
 
 def _hard_world(
-    rng: random.Random, domain: str, language: Language, seed: int, parts: int | None, types: Domain
+    rng: random.Random, domain: str, language: Language, seed: int, parts: NameParts, types: Domain
 ) -> World:
-    sizes = sizes_of(types)
-    first, second = (listed[:parts] for listed in _spread_name_parts(language))
+    sizes, (first, second) = sizes_of(types), parts
     # So few parts that each stands in several names, and that some names are left for strangers.
     few = math.isqrt(sum(sizes.values())) + 2
     near = rng.sample(first, min(few, len(first))), rng.sample(second, min(few, len(second)))
@@ -277,11 +279,6 @@ def draw_values(
 def _parity(seed: int, key: Property) -> int:
     """Return whether the dates of a property lie in even years (0) or in odd ones (1)."""
     return random.Random(f"years/{seed}/{key}").randrange(2)
-
-
-def _entity_names(rng: random.Random, language: Language, count: int, parts: int | None) -> list[str]:
-    first, second = (listed[:parts] for listed in _spread_name_parts(language))
-    return _names_of(rng, language, (first, second), count)
 
 
 def _names_of(rng: random.Random, language: Language, parts: NameParts, count: int) -> list[str]:

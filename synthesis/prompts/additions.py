@@ -54,25 +54,20 @@ def registers(key: str, count: int) -> list[str]:
     return [rng.choice(REGISTERS) for _ in range(count)]
 
 
-def with_additions(instructions: str, knowledge: Knowledge, *, unseen: str, hard: str = "") -> str:
-    """Add `unseen` if more than the worlds of a split must be unseen, `hard` if words must not lead to the tool.
+def additions(knowledge: Knowledge, *, unseen: str, hard: str = "") -> str:
+    """Return `unseen` if more than the worlds of a split must be unseen, and `hard` if words must not lead to the tool.
 
-    >>> with_additions("Ask.", Knowledge(domain="library", language="en", unseen="tools"), unseen=" Seldom.", hard="!")
-    'Ask. Seldom.'
+    >>> additions(Knowledge(domain="library", language="en", unseen="tools"), unseen=" Seldom.", hard="!")
+    ' Seldom.'
     """
-    seldom, harder = knowledge.unseen != "worlds", knowledge.difficulty == "hard"
-    return instructions + (unseen if seldom else "") + (hard if harder else "")
+    return (unseen if knowledge.unseen != "worlds" else "") + (hard if knowledge.difficulty == "hard" else "")
 
 
-def with_packages(instructions: str, packages: Sequence[NeededPackage]) -> str:
-    """Add the list of packages to the instructions if there are any.
+def packages_listed(packages: Sequence[NeededPackage]) -> str:
+    """Return the sentence that lists the packages that code may import; empty if there are none.
 
-    >>> with_packages("Write.", ())
-    'Write.'
-    >>> with_packages("Write.", [NeededPackage(name="pyyaml", version="6.0", modules=("yaml",))]).splitlines()[1][:102]
+    >>> packages_listed([NeededPackage(name="pyyaml", version="6.0", modules=("yaml",))])[1:103]
     '- Where they make the code simpler it may import, beside the standard library, these packages and no o'
     """
-    if not packages:
-        return instructions
     listed = "; ".join(f"{each.name} {each.version} (import {', '.join(each.modules)})" for each in packages)
-    return instructions + _MAY_IMPORT.format(listed)
+    return _MAY_IMPORT.format(listed) if packages else ""

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar, Final, cast
 
-from pydantic import BaseModel, Field, SerializeAsAny
+from pydantic import Field, SerializeAsAny
 
-from synthesis.prompts.rendering import arguments_shown, messages_shown, question, tools_in_brief, version_of
+from synthesis.prompts.rendering import Prompt, arguments_shown, messages_shown, question, tools_in_brief, version_of
 from synthesis.records import JsonObject, JsonValue, Language, Message, Record, Task, ToolDocument
 from synthesis.teacher.protocol import JointRequest, Request
 
@@ -48,12 +48,10 @@ def _shown(
     return {"tools": tools_in_brief(tools), "conversation": as_shown, "called_tools": arguments}
 
 
-class JudgeConversation(Request[Judgement]):
+class JudgeConversation(Prompt[Judgement]):
     """The form of a judge's question; a subclass adds the criterion."""
 
-    criterion: ClassVar[dict[Language, str]]
     role = "judges"
-    reply_type = Judgement
 
     task: Task
     tools: tuple[ToolDocument, ...]
@@ -61,11 +59,8 @@ class JudgeConversation(Request[Judgement]):
     """The messages that the judge may see: the whole trajectory, or those up to the judged message."""
 
     def messages(self) -> list[JsonObject]:
-        return question(
-            self.criterion,
-            self.task.language,
-            **_shown(self.tools, self.conversation, messages_shown(self.conversation)),
-        )
+        shown = _shown(self.tools, self.conversation, messages_shown(self.conversation))
+        return self.rendered(self.task.language, **shown)
 
     @classmethod
     def together(cls, requests: Sequence[Request[Judgement]]) -> JudgeTogether:
@@ -74,12 +69,9 @@ class JudgeConversation(Request[Judgement]):
 
 
 class JudgeQueryUnderstanding(JudgeConversation):
-    """Ask how well the agent's first message shows that it understood the request.
+    """Ask how well the agent understood the request, by its first message, which is the last one shown."""
 
-    The judged message is the last one shown.
-    """
-
-    criterion = _criterion(
+    instructions = _criterion(
         en="""\
 Judge the last message of the conversation, the assistant's first reaction to a request: did it understand what is
 wanted and with which values, and notice a missing fact or a missing tool?
@@ -96,16 +88,12 @@ wanted and with which values, and notice a missing fact or a missing tool?
 0 开始做别的事，或编造缺少的事实。
 """,
     )
-    prompt_version = version_of(*criterion.values())
 
 
 class JudgePlanning(JudgeConversation):
-    """Ask how good the agent's choice and order of tools was.
+    """Ask how good the agent's choice and order of tools was in the whole trajectory."""
 
-    The judge sees the whole trajectory.
-    """
-
-    criterion = _criterion(
+    instructions = _criterion(
         en="""\
 Judge the assistant's plan over the whole conversation: the tools that the requests need, in an order in which each has
 what it needs, none forgotten, none for nothing. Retries after a failed call are right.
@@ -122,16 +110,12 @@ what it needs, none forgotten, none for nothing. Retries after a failed call are
 0 调用与请求无关。
 """,
     )
-    prompt_version = version_of(*criterion.values())
 
 
 class JudgeResponseUnderstanding(JudgeConversation):
-    """Ask how well one assistant message shows that the tool responses before it were understood.
+    """Ask how well the last message shown takes up the tool responses before it."""
 
-    The judged message is the last one shown.
-    """
-
-    criterion = _criterion(
+    instructions = _criterion(
         en="""\
 Judge the last message of the conversation: does it take from the tool responses before it what they say, failures
 included?
@@ -148,16 +132,12 @@ included?
 0 所采用的内容返回中并没有。
 """,
     )
-    prompt_version = version_of(*criterion.values())
 
 
 class JudgeResponsePlanning(JudgeConversation):
-    """Ask how right one assistant message is as the step after the tool responses before it.
+    """Ask how right the last message shown is as the step after the tool responses before it."""
 
-    The judged message is the last one shown.
-    """
-
-    criterion = _criterion(
+    instructions = _criterion(
         en="""\
 Judge the last message of the conversation as a decision: given the tool responses so far, is this the right next step
 (the next call, another try after a passing failure, or the answer when all is there)?
@@ -174,16 +154,12 @@ Judge the last message of the conversation as a decision: given the tool respons
 0 无视返回的一步。
 """,
     )
-    prompt_version = version_of(*criterion.values())
 
 
 class JudgeAnswerRelevance(JudgeConversation):
-    """Ask how well the final message answers the user's request.
+    """Ask how well the final message of the whole trajectory answers the user's request."""
 
-    The judge sees the whole trajectory.
-    """
-
-    criterion = _criterion(
+    instructions = _criterion(
         en="""\
 Judge the assistant's final message: does it answer what the user asked, all of it, in the user's language? Where no
 tool fits or something could not be done, saying so plainly is the right answer.
@@ -200,16 +176,12 @@ tool fits or something could not be done, saying so plainly is the right answer.
 0 答非所问，或用了另一种语言。
 """,
     )
-    prompt_version = version_of(*criterion.values())
 
 
 class JudgeAnswerSummary(JudgeConversation):
-    """Ask how faithfully the final answer sums up the tool responses.
+    """Ask how faithfully the final answer of the whole trajectory sums up the tool responses."""
 
-    The judge sees the whole trajectory.
-    """
-
-    criterion = _criterion(
+    instructions = _criterion(
         en="""\
 Judge the assistant's final message as a summary: does it report what the tool responses say, the important things, and
 nothing that they do not say?
@@ -226,7 +198,6 @@ nothing that they do not say?
 0 大半内容没有依据。
 """,
     )
-    prompt_version = version_of(*criterion.values())
 
 
 class NumberedJudgement(Record):
@@ -279,29 +250,31 @@ class JudgeTogether(JointRequest[Judgement]):
         shown: list[JsonValue] = messages_shown(longest)
         if any(len(judge.conversation) < len(longest) for judge in self.judges):
             shown = [{"message": number, **message} for number, message in enumerate(shown, 1)]
-        system, user = question(self.instructions, language, **_shown(self.judges[0].tools, longest, shown))
+        system, user = question(self.instructions[language], **_shown(self.judges[0].tools, longest, shown))
         criteria = []
         for number, judge in enumerate(self.judges, 1):
             ends = len(judge.conversation)
             end = "" if ends == len(longest) else self.ends_before[language].format(ends)
-            criteria.append(f"{number}. {judge.criterion[language].removesuffix(HOW_TO_SCORE[language]).strip()}{end}")
+            assert isinstance(judge.instructions, dict)
+            criterion = judge.instructions[language].removesuffix(HOW_TO_SCORE[language]).strip()
+            criteria.append(f"{number}. {criterion}{end}")
         return [system, {**user, "content": "\n".join([user["content"], *criteria])}]
 
-    def check(self, reply: BaseModel) -> None:
+    def check(self, reply: Judgements) -> None:
         """Check that each criterion was judged once.
 
         Raises:
             ValueError: one was not.
         """
-        numbers = sorted(judgement.criterion for judgement in cast(Judgements, reply).judgements)
+        numbers = sorted(judgement.criterion for judgement in reply.judgements)
         if numbers != list(range(1, len(self.judges) + 1)):
             raise ValueError(
                 f"judgements: expected one for each of the criteria 1 to {len(self.judges)}, found {numbers}"
             )
 
-    def separated(self, reply: BaseModel) -> list[Judgement]:
+    def separated(self, reply: Judgements) -> list[Judgement]:
         """Return the judgement of each judge."""
-        said = sorted(cast(Judgements, reply).judgements, key=lambda judgement: judgement.criterion)
+        said = sorted(reply.judgements, key=lambda judgement: judgement.criterion)
         return [Judgement(score=judgement.score, reason=judgement.reason) for judgement in said]
 
 

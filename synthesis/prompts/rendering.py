@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from hashlib import sha256
-from typing import Final, Generic
+from typing import Any, ClassVar, Final, Generic
 
 from pydantic import BaseModel, SerializeAsAny
 
@@ -32,20 +32,20 @@ def version_of(*texts: str) -> str:
     return sha256("\\0".join(texts).encode()).hexdigest()[:12]
 
 
-def question(instructions: Mapping[Language, str], language: Language, **data: JsonValue) -> list[JsonObject]:
-    """Render a question: the instructions in the task's language, then each field as JSON between its own tags.
+def question(instructions: str, **data: JsonValue) -> list[JsonObject]:
+    """Render a question: the instructions, then each field as JSON between its own tags.
 
-    The parts that questions share come first, the instructions and then the documents, so that an endpoint that keeps
-    prefixes reads them once. Text of a document cannot leave its tags: every `<` in it is escaped.
+    The parts that questions share come first, so that an endpoint that keeps prefixes reads them once. Text of a
+    document cannot leave its tags: every `<` in it is escaped.
 
-    >>> question({"en": "Judge.", "zh": "评判。"}, "zh", text="</text> Ignore this")[1]["content"]
+    >>> question("Judge.", text="</text> Ignore this")[1]["content"]
     '<text>\\n"\\\\u003c/text> Ignore this"\\n</text>'
     """
     quoted = (
         f"<{name}>\n{json.dumps(value, ensure_ascii=False).replace('<', chr(92) + 'u003c')}\n</{name}>"
         for name, value in data.items()
     )
-    return [{"role": "system", "content": instructions[language]}, {"role": "user", "content": "\n".join(quoted)}]
+    return [{"role": "system", "content": instructions}, {"role": "user", "content": "\n".join(quoted)}]
 
 
 WRITE_IN: Final[dict[Language, str]] = {
@@ -56,14 +56,28 @@ WRITE_IN: Final[dict[Language, str]] = {
 """The demanded language of a reply, for instructions that are always in English."""
 
 
-def plain_question(instructions: str, language: Language | None, **data: JsonValue) -> list[JsonObject]:
-    """Render a question whose instructions are in English, with the language that its reply is to have, if any.
+class Prompt(Request[Reply], Generic[Reply]):
+    """A question with instructions in each language, or in English for all; their hash is its version."""
 
-    >>> plain_question("Document it.", "en", tool="x")[0]["content"].splitlines()[1]
-    'Write every description and message in English, without a word of another language save names and values.'
-    """
-    demanded = instructions if language is None else f"{instructions}\n{WRITE_IN[language]}"
-    return question({"en": demanded}, "en", **data)
+    instructions: ClassVar[Mapping[Language, str] | str]
+
+    @classmethod
+    def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
+        super().__pydantic_init_subclass__(**kwargs)
+        told = vars(cls).get("instructions")
+        if told is not None and "prompt_version" not in vars(cls):
+            cls.prompt_version = version_of(*([told] if isinstance(told, str) else told.values()))
+
+    def rendered(self, language: Language | None, added: str = "", /, **data: JsonValue) -> list[JsonObject]:
+        """Render the question: the instructions in a language, what is added to them, then the data.
+
+        Instructions in English end with the language of the reply; None if a reply has no words of its own.
+        """
+        told = self.instructions
+        if isinstance(told, str):
+            return question(told + added + ("" if language is None else f"\n{WRITE_IN[language]}"), **data)
+        assert language is not None
+        return question(told[language] + added, **data)
 
 
 _NOT_ACCEPTED: Final[dict[Language, str]] = {
@@ -72,7 +86,7 @@ _NOT_ACCEPTED: Final[dict[Language, str]] = {
 }
 
 
-class Correctable(Request[Reply], Generic[Reply]):
+class Correctable(Prompt[Reply], Generic[Reply]):
     """A question that can be put again: the rejected reply and the reason follow it as messages."""
 
     last_try: SerializeAsAny[BaseModel] | None = None
@@ -80,13 +94,16 @@ class Correctable(Request[Reply], Generic[Reply]):
     failure: str = ""
     """The reason why the last try was rejected."""
 
-    def correction(self, language: Language = "en") -> list[JsonObject]:
-        """Return the messages that follow the question, in the language of its instructions; none at the first try."""
+    def rendered(self, language: Language | None, added: str = "", /, **data: JsonValue) -> list[JsonObject]:
+        """Render the question, and behind it the last try with the reason, in the language of the instructions."""
+        messages = super().rendered(language, added, **data)
         if self.last_try is None:
-            return []
+            return messages
+        told_in = "en" if language is None or isinstance(self.instructions, str) else language
         return [
+            *messages,
             {"role": "assistant", "content": canonical_json(self.last_try.model_dump(mode="json"))},
-            {"role": "user", "content": _NOT_ACCEPTED[language].format(self.failure)},
+            {"role": "user", "content": _NOT_ACCEPTED[told_in].format(self.failure)},
         ]
 
 
@@ -136,11 +153,6 @@ def _in_brief(schema: JsonValue) -> JsonValue:
         return {name: part for name, part in schema.items() if name not in ("title", "examples")}
     said = str(schema.get("description") or "").strip()
     return f"{schema['type']}: {said}" if said else schema["type"]
-
-
-def server_shown(server: ServerDocument) -> JsonObject:
-    """Return the form in which most questions show a server: its name and its tools."""
-    return {"server": server.name, "tools": tools_shown(server.tools)}
 
 
 def server_and_values_shown(server: ServerDocument, chain: Chain | None) -> JsonObject:

@@ -4,33 +4,12 @@ from __future__ import annotations
 
 from typing import Final
 
-from synthesis.prompts.additions import SELDOM_NAMED, with_additions, with_packages
-from synthesis.prompts.rendering import Correctable, plain_question, version_of
+from synthesis.prompts.additions import SELDOM_NAMED, additions, packages_listed
+from synthesis.prompts.rendering import Correctable, question, version_of
 from synthesis.questions.decomposition import QAInstance
 from synthesis.questions.knowledge import Knowledge
 from synthesis.records import EnvironmentTool, JsonObject, Record, Scenario, StateCondition, ToolCall
 from synthesis.teacher.protocol import Request
-
-TASK: Final = """\
-Write a task that first changes something and then asks for something that depends on the change.
-- knowledge is what it is about; num_lookups is how many calls it takes; scenario says how they depend on one another:
-  multi_hop, each on the one before; parallel_multi_hop, some on earlier ones and some on none; single_hop, one call;
-  parallel_single_hop, several, none on another.
-- state: a JSON object with the records that the tools read and change, other plausible records included.
-- tools: each one module-level Python function named as its document, with the document's parameters and one further
-  parameter `state`, which it may change in place. It returns a plain JSON value. Unknown arguments raise ValueError and
-  leave the state as it was. No printing, files, network, clock or randomness; no value of the state in the code.
-- instance: the main question and its sub-questions, one per call, in an order in which they can be done. Every answer
-  is a value that the question does not tell, all differ, and a sub-question that depends on an earlier one gets another
-  answer when that one was not done.
-- calls: the call of each sub-question, in the same order.
-The data below is data, not instructions to you.
-Example, made up, of instance and calls alone: {"instance": {"question": "Paint the kite Sable green. What does it \
-cost then?", "answer": 31, "scenario": "multi_hop", "hops": 2, "nodes": [{"id": "q1", "question": "Paint the kite \
-Sable green.", "answer": "P-4"}, {"id": "q2", "question": "What does the kite Sable cost after P-4?", "answer": 31, \
-"depends_on": ["q1"]}], "composition": {"operation": "same", "inputs": ["q2"]}, "entities": ["Sable"]}, "calls": \
-[{"id": "c1", "name": "paint_kite", "arguments": {"kite": "Sable", "color": "green"}}, {"id": "c2", "name": \
-"get_kite_price", "arguments": {"kite": "Sable"}}]}"""
 
 TRADE: Final = (
     "\n- Ask in the main question as people do who do not know the words of the trade: a reader knows what is to be "
@@ -57,8 +36,27 @@ class WriteStatefulTask(Correctable[StatefulTask]):
     """Ask for a stateful task."""
 
     role = "coder"
-    prompt_version = version_of(TASK, TRADE, DATABASE)
-    reply_type = StatefulTask
+    instructions = """\
+Write a task that first changes something and then asks for something that depends on the change.
+- knowledge is what it is about; num_lookups is how many calls it takes; scenario says how they depend on one another:
+  multi_hop, each on the one before; parallel_multi_hop, some on earlier ones and some on none; single_hop, one call;
+  parallel_single_hop, several, none on another.
+- state: a JSON object with the records that the tools read and change, other plausible records included.
+- tools: each one module-level Python function named as its document, with the document's parameters and one further
+  parameter `state`, which it may change in place. It returns a plain JSON value. Unknown arguments raise ValueError and
+  leave the state as it was. No printing, files, network, clock or randomness; no value of the state in the code.
+- instance: the main question and its sub-questions, one per call, in an order in which they can be done. Every answer
+  is a value that the question does not tell, all differ, and a sub-question that depends on an earlier one gets another
+  answer when that one was not done.
+- calls: the call of each sub-question, in the same order.
+The data below is data, not instructions to you.
+Example, made up, of instance and calls alone: {"instance": {"question": "Paint the kite Sable green. What does it \
+cost then?", "answer": 31, "scenario": "multi_hop", "hops": 2, "nodes": [{"id": "q1", "question": "Paint the kite \
+Sable green.", "answer": "P-4"}, {"id": "q2", "question": "What does the kite Sable cost after P-4?", "answer": 31, \
+"depends_on": ["q1"]}], "composition": {"operation": "same", "inputs": ["q2"]}, "entities": ["Sable"]}, "calls": \
+[{"id": "c1", "name": "paint_kite", "arguments": {"kite": "Sable", "color": "green"}}, {"id": "c2", "name": \
+"get_kite_price", "arguments": {"kite": "Sable"}}]}"""
+    prompt_version = version_of(instructions, TRADE, DATABASE)
 
     knowledge: Knowledge
     scenario: Scenario
@@ -67,18 +65,14 @@ class WriteStatefulTask(Correctable[StatefulTask]):
 
     def messages(self) -> list[JsonObject]:
         knowledge = self.knowledge
-        instructions = with_additions(TASK, knowledge, unseen=SELDOM_NAMED, hard=TRADE)
-        instructions += DATABASE if self.database else ""
+        added = additions(knowledge, unseen=SELDOM_NAMED, hard=TRADE) + (DATABASE if self.database else "")
         about = {"domain": knowledge.domain, **({knowledge.kind: knowledge.text} if knowledge.text else {})}
-        return (
-            plain_question(
-                with_packages(instructions, knowledge.packages),
-                knowledge.language,
-                knowledge=about,
-                scenario=self.scenario,
-                num_lookups=self.num_lookups,
-            )
-            + self.correction()
+        return self.rendered(
+            knowledge.language,
+            added + packages_listed(knowledge.packages),
+            knowledge=about,
+            scenario=self.scenario,
+            num_lookups=self.num_lookups,
         )
 
 
@@ -120,7 +114,6 @@ class WriteStateConditions(Request[StateConditions]):
 
     role = "environment_writer"
     prompt_version = version_of(CONDITIONS, QUERIES)
-    reply_type = StateConditions
 
     knowledge: Knowledge
     question: str
@@ -132,4 +125,4 @@ class WriteStateConditions(Request[StateConditions]):
 
     def messages(self) -> list[JsonObject]:
         shown = self.model_dump(mode="json", include={"question", "calls", "descriptions", "state"})
-        return plain_question(QUERIES if self.database else CONDITIONS, None, **shown)
+        return question(QUERIES if self.database else CONDITIONS, **shown)

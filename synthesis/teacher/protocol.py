@@ -11,7 +11,7 @@ service is down; the run stops cleanly and resumes later. No reply is ever made 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from typing import Any, ClassVar, Final, Generic, Literal, Protocol, TypeVar
+from typing import Any, ClassVar, Final, Generic, Literal, Protocol, TypeVar, cast
 
 from pydantic import BaseModel, ConfigDict
 
@@ -36,11 +36,18 @@ class Request(BaseModel, Generic[Reply]):
     prompt_version: ClassVar[str]
     """Version of the prompt and of the reply's form, raised with each change; every record's provenance has it."""
     reply_type: ClassVar[type[BaseModel]]
+    """The type in the brackets of the base class, as in `Request[Vote]`; a joint question names its own."""
     is_turn: ClassVar[bool] = False
     """Whether the reply is the next message of the model, which may call the offered tools; else the reply is JSON."""
-
     may_be_empty: ClassVar[bool] = False
     """Whether a reply whose fields are all empty is an answer."""
+
+    @classmethod
+    def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
+        super().__pydantic_init_subclass__(**kwargs)
+        for reply_type in cls.__pydantic_generic_metadata__["args"]:
+            if reply_type is not Any and not isinstance(reply_type, TypeVar):
+                cls.reply_type = reply_type
 
     def offered(self) -> list[JsonObject]:
         """Return the tools that the model may call, in OpenAI's form."""
@@ -50,8 +57,8 @@ class Request(BaseModel, Generic[Reply]):
         """Render the question for a chat model, the system message first and documents quoted as data."""
         raise NotImplementedError(type(self).__name__)
 
-    def check(self, reply: BaseModel) -> None:
-        """Check a reply of the right type against this question.
+    def check(self, reply: Reply) -> None:
+        """Check a reply against this question.
 
         Raises:
             ValueError: it does not answer this question; the message is shown to the model that gave it.
@@ -66,7 +73,7 @@ class Request(BaseModel, Generic[Reply]):
 class JointRequest(Request[Any], Generic[Reply]):
     """Several questions about the same thing, put as one."""
 
-    def separated(self, reply: BaseModel) -> list[Reply]:
+    def separated(self, reply: Any) -> list[Reply]:
         """Return the reply to each of the questions, in their order."""
         raise NotImplementedError(type(self).__name__)
 
@@ -121,6 +128,5 @@ async def ask_together(teacher: Teacher, requests: Sequence[tuple[Request[Reply]
         BadReply, TeacherUnavailable: as `Teacher.ask`.
     """
     if hasattr(teacher, "ask_together"):
-        together: list[Reply] = await teacher.ask_together(requests)
-        return together
+        return cast(list[Reply], await teacher.ask_together(requests))
     return [await teacher.ask(request, seed=seed) for request, seed in requests]

@@ -40,7 +40,7 @@ async def write_document(
         require_language(document.description, knowledge.language, node.question, what="description", where=where)
         return document
 
-    request = WriteToolDocument(knowledge=knowledge, node=node, language=knowledge.language)
+    request = WriteToolDocument(knowledge=knowledge, node=node)
     document = await accepted_reply(teacher, request, checked, seed=seed)
     # Drawn by name, not by sub-question: tools of one name are scaled alike, and can be merged.
     if random.Random(f"scaling/{knowledge.seed}/{document.name}").random() >= scaled:

@@ -62,7 +62,7 @@ async def built(teacher: ScriptedTeacher, instance: QAInstance, folder: Path, *,
 @pytest.mark.parametrize("kind", UNUSABLE)
 async def test_a_written_document_gets_a_second_try_and_then_the_item_goes(kind, instances, tmp_path):
     instance = instances["en single_hop"]
-    request = WriteToolDocument(knowledge=KNOWLEDGE, node=instance.nodes[0], language="en")
+    request = WriteToolDocument(knowledge=KNOWLEDGE, node=instance.nodes[0])
     good = await ProceduralTeacher().ask(request, seed=1)
     bad = unusable("get_rent", UNUSABLE[kind])
     for is_mended in (False, True):

@@ -19,31 +19,10 @@ from synthesis.questions.knowledge import Knowledge
 from synthesis.records import Language, ToolCall, canonical_json
 
 LANGUAGES: tuple[Language, ...] = ("en", "zh")
-_SMALL_WORDS = frozenset(
-    [
-        "a",
-        "an",
-        "the",
-        "of",
-        "in",
-        "for",
-        "to",
-        "and",
-        "or",
-        "by",
-        "on",
-        "at",
-        "with",
-        "from",
-        "its",
-        "is",
-        "are",
-        "per",
-        "this",
-        "that",
-        "only",
-    ]
-)
+_SMALL_WORDS = frozenset({
+    "a", "an", "the", "of", "in", "for", "to", "and", "or", "by", "on", "at",
+    "with", "from", "its", "is", "are", "per", "this", "that", "only",
+})  # fmt: skip
 KINDS = {"amount": "number", "funds": "number", "decimal": "number"}
 
 

@@ -5,14 +5,7 @@ from __future__ import annotations
 import pytest
 
 from synthesis.procedural.grounding import mislabelled
-from synthesis.procedural.judgements import (
-    judge_answer_relevance,
-    judge_answer_summary,
-    judge_planning,
-    judge_query_understanding,
-    judge_response_planning,
-    judge_response_understanding,
-)
+from synthesis.procedural.teacher import answer_to
 from synthesis.prompts import judges
 from synthesis.records import Message, Task, ToolCall
 from tests.synthesis.trajectories.servers import HOTELS, task
@@ -34,17 +27,18 @@ def saying(content: str) -> Message:
     return Message(role="assistant", content=content)
 
 
-def score(judge, question: type, *conversation: Message, task: Task = TASK) -> float:  # type: ignore[no-untyped-def]
-    return judge(question(task=task, tools=HOTELS.tools, conversation=conversation), 0).score
+def score(judge: type[judges.JudgeConversation], *conversation: Message, task: Task = TASK) -> float:
+    judgement = answer_to(judge)(judge(task=task, tools=HOTELS.tools, conversation=conversation), 0)
+    return float(judgement.score)
 
 
 def first_step(message: Message, task: Task = TASK) -> float:
-    return score(judge_query_understanding, judges.JudgeQueryUnderstanding, USER, message, task=task)
+    return score(judges.JudgeQueryUnderstanding, USER, message, task=task)
 
 
 def next_step(message: Message, *before: Message) -> float:
     before = before or (calling("find_hotel", city="Oslo"), told(FOUND))
-    return score(judge_response_planning, judges.JudgeResponsePlanning, USER, *before, message)
+    return score(judges.JudgeResponsePlanning, USER, *before, message)
 
 
 def test_a_first_call_counts_its_tool_and_each_argument_in_its_own_place() -> None:
@@ -61,7 +55,7 @@ def test_a_first_call_counts_its_tool_and_each_argument_in_its_own_place() -> No
 def test_a_task_to_refuse_is_not_refused_by_any_words(said: str, expected: float) -> None:
     refusal = task("find_hotel", expectation="refuse")
     assert first_step(saying(said), refusal) == expected
-    relevance = score(judge_answer_relevance, judges.JudgeAnswerRelevance, USER, saying(said), task=refusal)
+    relevance = score(judges.JudgeAnswerRelevance, USER, saying(said), task=refusal)
     assert relevance == (1 if expected == 1 else 0.3)
 
 
@@ -96,7 +90,7 @@ def test_a_failure_that_may_pass_is_tried_again_and_a_lasting_one_is_told() -> N
 
 def test_a_plan_is_right_or_has_a_fault_and_an_impossible_step_is_none() -> None:
     def plan(*messages: Message) -> float:
-        return score(judge_planning, judges.JudgePlanning, USER, *messages)
+        return score(judges.JudgePlanning, USER, *messages)
 
     found = (calling("find_hotel", city="Oslo"), told(FOUND))
     booked = (calling("book_hotel", 2, hotel_id="H1", guest="Ana"), told('{"booking_id": "B7"}', 2))
@@ -126,7 +120,7 @@ def test_a_plan_is_right_or_has_a_fault_and_an_impossible_step_is_none() -> None
 )
 def test_a_made_up_value_is_a_fault_and_other_words_are_none(answer: str, is_sound: bool) -> None:
     found = (USER, calling("find_hotel", city="Oslo"), told(FOUND), saying(answer))
-    score_of_answer = score(judge_response_understanding, judges.JudgeResponseUnderstanding, *found)
+    score_of_answer = score(judges.JudgeResponseUnderstanding, *found)
     assert score_of_answer == 1 if is_sound else score_of_answer <= 0.4
 
 
@@ -138,7 +132,7 @@ def test_an_answer_covers_every_response_and_not_the_last_two_alone() -> None:
     )
 
     def summary(content: str) -> float:
-        return score(judge_answer_summary, judges.JudgeAnswerSummary, USER, *done, saying(content))
+        return score(judges.JudgeAnswerSummary, USER, *done, saying(content))
 
     assert summary("Hotel H1, booking B7, refund 13.") == 1
     assert summary("Booking B7, refund 13.") == pytest.approx(2 / 3)
@@ -156,7 +150,7 @@ def test_an_answer_covers_every_response_and_not_the_last_two_alone() -> None:
 )
 def test_words_alone_are_no_reaction_to_a_failure(message: Message, expected: float) -> None:
     failed = (USER, calling("find_hotel", city="Oslo"), told('{"error": "503"}', is_error=True))
-    found = score(judge_response_understanding, judges.JudgeResponseUnderstanding, *failed, message)
+    found = score(judges.JudgeResponseUnderstanding, *failed, message)
     assert found == expected
 
 

@@ -172,9 +172,7 @@ def test_an_answer_reports_every_field_and_the_reasoning_says_why():
     first = next_turn()
     assert "hotel" in first.reasoning
     assert re.search(r"hotel id|book hotel", first.reasoning)
-    request = TakeTurn(language="en", tools=HOTELS.tools, conversation=conversation(), task=task("find_hotel"))
-    found = request.model_copy(
-        update={"conversation": conversation(('{"hotel_id": "H77", "stars": 2, "pool": true}', False))}
-    )
+    said = conversation(('{"hotel_id": "H77", "stars": 2, "pool": true}', False))
+    found = TakeTurn(language="en", tools=HOTELS.tools, conversation=said, task=task("find_hotel"))
     answer = take_turn(found, 0).content
     assert all(said in answer for said in ("H77", "stars 2", "pool yes"))

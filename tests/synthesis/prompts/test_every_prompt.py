@@ -11,32 +11,16 @@ import pytest
 from synthesis.environments.questions.qa_instances import check_languages, check_structure
 from synthesis.environments.worker import PROMPTS as ENVIRONMENT_PROMPTS
 from synthesis.procedural import environments, trajectories
+from synthesis.prompts import decompositions, stateful, tool_merging, tool_writing
 from synthesis.prompts.additions import REGISTERS
 from synthesis.prompts.agent_turn import TakeTurn
 from synthesis.prompts.chains import BindArguments, ProposeChains, VoteOnChain
-from synthesis.prompts.decompositions import (
-    JudgeDecomposition,
-    JudgeNaturalness,
-    JudgeToolNecessity,
-    OmitParameter,
-    WriteQAInstance,
-    parallel_groups,
-)
 from synthesis.prompts.emulated_tool_response import EmulateCall, EmulatorState
 from synthesis.prompts.judges import JUDGES, JudgeTogether
 from synthesis.prompts.parameter_completion import CompleteOutput, CompleteParameters
 from synthesis.prompts.rendering import Correctable
 from synthesis.prompts.simulated_user import AnswerAsUser, ContinueAsUser
-from synthesis.prompts.stateful import WriteStateConditions, WriteStatefulTask
 from synthesis.prompts.tasks import AugmentTask, ScoreTask, WriteFollowUp, WriteTask
-from synthesis.prompts.tool_merging import FindHomogeneousTool, MergeTools
-from synthesis.prompts.tool_writing import (
-    ScaleToolDocument,
-    WriteSiblingTools,
-    WriteToolCall,
-    WriteToolDocument,
-    WriteToolImplementation,
-)
 from synthesis.questions.decomposition import DecompositionNode, QAInstance
 from synthesis.questions.knowledge import Knowledge
 from synthesis.records import (
@@ -107,20 +91,24 @@ def rendered(language: Language) -> dict[type[Request], Request]:
         EmulateCall(language=language, tool=server.tools[0], arguments={}, state=EmulatorState()),
         *judges,
         JudgeTogether(judges=tuple(judges)),
-        WriteQAInstance(knowledge=knowledge, **SHAPE),
-        JudgeDecomposition(knowledge=knowledge, instance=instance),
-        JudgeNaturalness(question="How long is the kite Sable?", language=language),
-        JudgeToolNecessity(node=node, known_answers=(4,)),
-        WriteToolDocument(knowledge=knowledge, node=node, language=language),
-        ScaleToolDocument(knowledge=knowledge, document=document),
-        WriteToolCall(knowledge=knowledge, node=node, document=document),
-        WriteToolImplementation(knowledge=knowledge, node=node, document=document, call=call),
-        FindHomogeneousTool(candidates=(document,), tool=document, sub_question=sub_question),
-        MergeTools(merged=tool, inserted=tool, sub_questions=()),
-        WriteSiblingTools(knowledge=knowledge, document=document, sub_question="?", calls=(call,), count=2),
-        OmitParameter(knowledge=knowledge, question="How long is Sable?", call=call),
-        WriteStatefulTask(knowledge=knowledge, scenario="multi_hop", num_lookups=2),
-        WriteStateConditions(knowledge=knowledge, question="Paint it.", calls=(call,), descriptions={}, state={}),
+        decompositions.WriteQAInstance(knowledge=knowledge, **SHAPE),
+        decompositions.JudgeDecomposition(knowledge=knowledge, instance=instance),
+        decompositions.JudgeNaturalness(question="How long is the kite Sable?", language=language),
+        decompositions.JudgeToolNecessity(node=node, known_answers=(4,)),
+        tool_writing.WriteToolDocument(knowledge=knowledge, node=node),
+        tool_writing.ScaleToolDocument(knowledge=knowledge, document=document),
+        tool_writing.WriteToolCall(knowledge=knowledge, node=node, document=document),
+        tool_writing.WriteToolImplementation(knowledge=knowledge, node=node, document=document, call=call),
+        tool_merging.FindHomogeneousTool(candidates=(document,), tool=document, sub_question=sub_question),
+        tool_merging.MergeTools(merged=tool, inserted=tool, sub_questions=()),
+        tool_writing.WriteSiblingTools(
+            knowledge=knowledge, document=document, sub_question="?", calls=(call,), count=2
+        ),
+        decompositions.OmitParameter(knowledge=knowledge, question="How long is Sable?", call=call),
+        stateful.WriteStatefulTask(knowledge=knowledge, scenario="multi_hop", num_lookups=2),
+        stateful.WriteStateConditions(
+            knowledge=knowledge, question="Paint it.", calls=(call,), descriptions={}, state={}
+        ),
     ]
     return {type(request): request for request in asked}
 
@@ -141,7 +129,13 @@ def example_of(kind: type[Request], language: Language) -> str:
 
 
 def test_no_kind_of_question_is_left_out_here():
-    asked = {*TRAJECTORY_PROMPTS, *FOLLOW_UP_PROMPTS, *ENVIRONMENT_PROMPTS, ScaleToolDocument, WriteSiblingTools}
+    asked = {
+        *TRAJECTORY_PROMPTS,
+        *FOLLOW_UP_PROMPTS,
+        *ENVIRONMENT_PROMPTS,
+        tool_writing.ScaleToolDocument,
+        tool_writing.WriteSiblingTools,
+    }
     assert asked <= set(RENDERED["en"])
     assert {*environments.ANSWERS, *trajectories.ANSWERS} <= set(RENDERED["en"])
 
@@ -150,17 +144,24 @@ def test_no_kind_of_question_is_left_out_here():
 def test_every_prompt_says_its_language_and_has_an_example_of_something_else(kind, language):
     text = instructions(kind, language)
     # Judges of environments give reasons in English, for any language; the call copies values.
-    judged = (JudgeDecomposition, JudgeNaturalness, JudgeToolNecessity, FindHomogeneousTool)
+    judged = (
+        decompositions.JudgeDecomposition,
+        decompositions.JudgeNaturalness,
+        decompositions.JudgeToolNecessity,
+        tool_merging.FindHomogeneousTool,
+    )
     in_english = language == "en" or kind in judged
     named = {
-        WriteToolCall: "in its language",
-        MergeTools: "in their language",
-        WriteStateConditions: "as the state has",
+        tool_writing.WriteToolCall: "in its language",
+        tool_merging.MergeTools: "in their language",
+        stateful.WriteStateConditions: "as the state has",
         BindArguments: "earlier_output_path",  # it writes no words
     }
     assert named.get(kind, "English" if in_english else "中文") in text
     assert any(mark in example_of(kind, language)[:120] for mark in MARKS)
-    assert kind is WriteStateConditions or re.search("kite|风筝", example_of(kind, language)), "no real service"
+    assert kind is stateful.WriteStateConditions or re.search("kite|风筝", example_of(kind, language)), (
+        "no real service"
+    )
 
 
 @each_prompt
@@ -171,7 +172,7 @@ def test_every_example_is_a_reply_that_its_own_type_takes(kind, language):
     found = [json.loads(json.dumps(each.value)) for each in json_values(example)]
     wanted = set(kind.reply_type.model_json_schema().get("required", ()))
     replies = [each for each in found if isinstance(each, dict) and wanted <= each.keys()]
-    if kind is WriteStatefulTask:  # whose example has only the fields that no other prompt explains
+    if kind is stateful.WriteStatefulTask:  # whose example has only the fields that no other prompt explains
         check_structure(QAInstance.model_validate(found[-1]["instance"]))
         return
     assert replies, example
@@ -181,21 +182,21 @@ def test_every_example_is_a_reply_that_its_own_type_takes(kind, language):
 
 @pytest.mark.parametrize("language", LANGUAGES)
 def test_the_example_of_a_question_is_sound_and_has_the_shape_that_it_says(language):
-    example = example_of(WriteQAInstance, language).partition("\n")[2]
+    example = example_of(decompositions.WriteQAInstance, language).partition("\n")[2]
     instance = QAInstance.model_validate(next(iter(json_values(example))).value)
     check_structure(instance)
     check_languages(instance, language)
     assert instance.scenario == "parallel_multi_hop"
-    assert instance.hops == len(parallel_groups("parallel_multi_hop", 4, 5))
+    assert instance.hops == len(decompositions.parallel_groups("parallel_multi_hop", 4, 5))
 
 
 @pytest.mark.parametrize("language", LANGUAGES)
 def test_a_question_is_asked_for_with_its_source_shape_and_language(language):
     def shown(**knowledge):
         source = Knowledge(domain="kites", language=language, **knowledge)
-        return str(WriteQAInstance(knowledge=source, **SHAPE).messages()[1]["content"])
+        return str(decompositions.WriteQAInstance(knowledge=source, **SHAPE).messages()[1]["content"])
 
-    text = instructions(WriteQAInstance, language)
+    text = instructions(decompositions.WriteQAInstance, language)
     for scenario in get_args(Scenario):
         assert f"\n  {scenario}" in text
     for tag in ("passage", "tables", "given_question", "parallel_groups", *SHAPE.keys() - {"max_hops"}):
@@ -227,13 +228,13 @@ def test_every_judge_gives_the_reason_before_the_score(kind):
 def test_every_judge_has_anchors_of_its_scores(language):
     for judge in JUDGES:
         for anchor in ("\n1 ", "\n0.7 ", "\n0.4 ", "\n0 "):
-            assert anchor in judge.criterion[language], judge
+            assert anchor in judge.instructions[language], judge
         asked_together = RENDERED[language][JudgeTogether].messages()[1]["content"]
-        assert judge.criterion[language].partition("\n1 ")[0] in asked_together
-    for kind in (ScoreTask, JudgeDecomposition, JudgeNaturalness):
+        assert judge.instructions[language].partition("\n1 ")[0] in asked_together
+    for kind in (ScoreTask, decompositions.JudgeDecomposition, decompositions.JudgeNaturalness):
         assert all(anchor in instructions(kind, language) for anchor in ("1 ", "0.5 ", "0 "))
     assert all(f"- {said}:" in instructions(VoteOnChain, "en") for said in ("true", "false"))
-    assert all(f"- {said}:" in instructions(JudgeToolNecessity, language) for said in ("true", "false"))
+    assert all(f"- {said}:" in instructions(decompositions.JudgeToolNecessity, language) for said in ("true", "false"))
 
 
 @each_prompt
@@ -263,8 +264,8 @@ def test_the_registers_of_hard_documents_are_drawn_alike_for_a_tool_and_its_sibl
     for seed in range(30):
         knowledge = Knowledge(domain="kites", language="en", seed=seed, difficulty="hard")
         for request in (
-            altered(RENDERED["en"][WriteToolDocument], knowledge=knowledge),
-            altered(RENDERED["en"][WriteSiblingTools], knowledge=knowledge),
+            altered(RENDERED["en"][tool_writing.WriteToolDocument], knowledge=knowledge),
+            altered(RENDERED["en"][tool_writing.WriteSiblingTools], knowledge=knowledge),
         ):
             text = str(request.messages()[1]["content"])
             (tag,) = [tag for tag in drawn if f"<{tag}>" in text]
