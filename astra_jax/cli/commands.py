@@ -214,6 +214,7 @@ def _add_convert(commands: Commands) -> None:
     for direction, text, kept in (
         ("hf-to-orbax", "a HuggingFace folder to a checkpoint of ours", "float32, as training wants them"),
         ("orbax-to-hf", "a checkpoint of ours to a HuggingFace folder", "as they are"),
+        ("gguf-to-hf", "a GGUF file to a HuggingFace folder", "float32"),
     ):
         command = convert.add_parser(direction, help=text)
         command.add_argument("source", type=Path, metavar="SRC")

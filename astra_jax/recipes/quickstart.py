@@ -162,7 +162,7 @@ def quickstart(out: Path, *, seed: int, tool_documents: Sequence[Path], resume: 
     }
     _write(out / "summary.json", json.dumps(summary, indent=2) + "\n")
     # Again: the card of the export has no held-out figures yet.
-    card = model_card(folders["rl"], read_model(folders["rl"]).num_parameters)
+    card = model_card(folders["rl"], read_model(folders["rl"]))
     _write(out / "hf" / MODEL_CARD, card)
     question = a_question(list(RecordSource(out / "heldout", Environment)))
     _write(out / QUESTION, json.dumps(question, ensure_ascii=False, indent=2) + "\n")

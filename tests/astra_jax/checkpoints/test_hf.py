@@ -144,7 +144,7 @@ MISSING = object()
             "expected rope type 'default' or 'yarn', found 'llama3'",
         ),
         *(({key: MISSING}, rf"missing keys \['{key}'\]") for key in ("vocab_size", "head_dim")),
-        ({"model_type": "llama"}, "expected model_type 'qwen3', found 'llama'"),
+        ({"model_type": "mistral"}, r"expected model_type 'qwen3' \(Qwen3\), .*, found 'mistral'"),
         ({"hidden_size": "wide"}, "hidden_size"),
         # Keys with which transformers would compute something else.
         ({"attention_bias": True}, r"config\.json: "),
