@@ -48,10 +48,6 @@ class TokenizerError(AstraError):
     """A tokenizer is missing or is not a Qwen3 one; the message names the expected file or tokens, and the place."""
 
 
-_SAMPLE = " Two  words,\n\tthen 房东 and 21.50 €"
-"""A text that tokenizers without byte-level pieces change."""
-
-
 @dataclass(frozen=True)
 class EncodedText:
     """Token ids, and the writer of each."""
@@ -106,12 +102,10 @@ class Tokenizer:
         backend = _backend(folder)
         missing = [token for token in SPECIAL_TOKENS + FORMAT_TOKENS if backend.token_to_id(token) is None]
         pieces = {token: backend.encode(token, add_special_tokens=False).ids for token in missing}
-        for token, ids in (*pieces.items(), (_SAMPLE, backend.encode(_SAMPLE, add_special_tokens=False).ids)):
-            if (found := backend.decode(ids, skip_special_tokens=False)) != token:
-                raise TokenizerError(
-                    f"{folder}: the tokenizer makes {found!r} of {token!r}; the chat format needs a byte-level one, "
-                    "which gives each text back"
-                )
+        sample = f"{''.join(missing)} two  words,\n\tthen 房东"
+        if (found := backend.decode(backend.encode(sample).ids)) != sample:
+            fault = f"the tokenizer makes {found!r} of {sample!r}; the chat format needs a byte-level tokenizer"
+            raise TokenizerError(f"{folder}: {fault}")
         backend.add_tokens([AddedToken(t, special=t in SPECIAL_TOKENS, normalized=False) for t in missing])
         return cls(backend), pieces
 

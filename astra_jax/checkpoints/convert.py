@@ -36,6 +36,7 @@ from astra_jax.checkpoints.hf import (
     SETTINGS_FILES,
     HFParameter,
     copy_companions,
+    differences,
     needing_room,
     open_hf,
     save_hf,
@@ -175,13 +176,7 @@ def _open_params(path: Path, config: ModelConfig) -> Params:
     folder = (path / "params").absolute()
     with ocp.StandardCheckpointer() as checkpointer:
         stored = checkpointer.metadata(folder).item_metadata.tree
-    expected, found = _layout(abstract_params(config)), _layout(stored)
-    faults = [
-        f"expected {name} {expected.get(name, 'absent')}, found {found.get(name, 'none')}"
-        for name in sorted(expected.keys() | found.keys())
-        if expected.get(name) != found.get(name)
-    ]
-    if faults:
+    if faults := differences(_layout(abstract_params(config)), _layout(stored)):
         raise CheckpointError(f"{path}: {len(faults)} parameters do not fit its params.json:\n  " + "\n  ".join(faults))
 
     def open_array(array: Any) -> ts.TensorStore:

@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -18,15 +19,13 @@ _VOCABULARY_MULTIPLE = 64
 """A vocabulary grows to a multiple of it: products are slow with odd sizes, and a mesh must divide the rows."""
 
 
-@dataclasses.dataclass(frozen=True)
-class BroughtCheckpoint:
-    """A checkpoint with the chat format of Qwen3, its weights still in the files."""
+class BroughtCheckpoint(NamedTuple):
+    """A checkpoint with the chat format of Qwen3, its weights still in the files; `changes` are sentences."""
 
     config: ModelConfig
     params: Params
     tokenizer: Tokenizer
     changes: tuple[str, ...]
-    """Sentences for provenance and screen, without a full stop."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,15 +35,14 @@ class _GrownTable(HFParameter):
     own_rows: Mapping[int, np.ndarray]
 
     def __getitem__(self, index: tuple[slice, ...]) -> np.ndarray:
-        [rows] = index
-        wanted = range(self.shape[0])[rows]
-        in_file = slice(wanted.start, min(wanted.stop, self.tensors[0].shape[0]))
+        wanted = range(self.shape[0])[index[0]]
         table = np.zeros((len(wanted), *self.shape[1:]), self.dtype)
-        if in_file.start < in_file.stop:
-            table[: in_file.stop - in_file.start] = super().__getitem__((in_file,))
-        for row, values in self.own_rows.items():
-            if row in wanted:
-                table[row - wanted.start] = values
+        in_file = range(wanted.start, min(wanted.stop, self.tensors[0].shape[0]))
+        if in_file:
+            table[: len(in_file)] = super().__getitem__((slice(in_file.start, in_file.stop),))
+        for row in wanted:
+            if row in self.own_rows:
+                table[row - wanted.start] = self.own_rows[row]
         return table
 
 
@@ -75,15 +73,14 @@ def brought_to_chat_format(folder: Path, config: ModelConfig, params: Params) ->
     if tokenizer.vocab_size > size:
         size = -(-tokenizer.vocab_size // _VOCABULARY_MULTIPLE) * _VOCABULARY_MULTIPLE
         changes.append(f"Vocabulary grown from {config.vocab_size} to {size} rows; rows without a token are zeros")
-    ids = {token: tokenizer.encode(token)[0] for token in pieces}
-    grown = {name: _grown(params[name], size, ids, pieces) for name in params.keys() & {"embedding", "unembedding"}}
-    config = config.model_copy(update={"vocab_size": size})
-    return BroughtCheckpoint(config, params | grown, tokenizer, tuple(changes))
 
+    def grown(table: HFParameter) -> HFParameter:
+        def mean(of: list[int]) -> np.ndarray:
+            return np.mean([table[(slice(row, row + 1),)][0].astype(np.float32) for row in of], axis=0)
 
-def _grown(table: HFParameter, size: int, ids: Mapping[str, int], pieces: Mapping[str, list[int]]) -> HFParameter:
-    def mean(of: list[int]) -> np.ndarray:
-        return np.mean([table[(slice(row, row + 1),)][0].astype(np.float32) for row in of], axis=0)
+        own_rows = {tokenizer.encode(token)[0]: mean(of) for token, of in pieces.items()}
+        return _GrownTable((size, *table.shape[1:]), table.dtype, table.tensors, table.files, own_rows)
 
-    own_rows = {ids[token]: mean(of) for token, of in pieces.items()}
-    return _GrownTable((size, *table.shape[1:]), table.dtype, table.tensors, table.files, own_rows)
+    tables = {name: grown(params[name]) for name in ("embedding", "unembedding") if name in params}
+    sized = config.model_copy(update={"vocab_size": size})
+    return BroughtCheckpoint(sized, params | tables, tokenizer, tuple(changes))

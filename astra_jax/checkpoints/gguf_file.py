@@ -6,25 +6,22 @@ digits apart as that of SmolLM2 does.
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import jax
 import numpy as np
 import tokenizers
 from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers
 
 from astra_jax.chat.tokenizer import TOKENIZER
-from astra_jax.checkpoints.hf import HFCheckpointError, HFTensor, from_hf, hf_tensors, whole_hf_folder
+from astra_jax.checkpoints.hf import HFCheckpointError, HFTensor, differences, hf_tensors, whole_hf_folder
 from astra_jax.checkpoints.provenance import BaseWeights, Provenance
 from astra_jax.config import ConfigError
-from astra_jax.model.config import DType, ModelConfig, Params
+from astra_jax.model.config import DType, ModelConfig
 from astra_jax.model.families import FAMILIES
-from astra_jax.model.qwen3 import abstract_params
 
 _KEYS = {
     "num_layers": "block_count",
@@ -47,6 +44,7 @@ _CUTS = {
     "smollm": [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)],
 }
 """How text is cut before pairs are merged, by `tokenizer.ggml.pre`; as in the tokenizer.json of Qwen2.5 and SmolLM2."""
+_ROLES = {"bos_token": "bos", "eos_token": "eos", "pad_token": "padding"}
 _SPECIAL, _ADDED, _UNUSED = 3, 4, 5  # of `tokenizer.ggml.token_type`
 
 
@@ -71,15 +69,37 @@ def gguf_to_hf(source: Path, destination: Path, *, dtype: DType = "float32") -> 
     except Exception as error:  # its type depends on the byte at which the file is damaged
         raise HFCheckpointError(f"{source}: not a whole GGUF file ({error}); download it again") from error
     tensors = {tensor.name: tensor for tensor in reader.tensors}
-    config = _config(source, metadata, tensors)
-    params = _params(source, config, tensors)
-    tokenizer, tokenizer_config = _tokenizer(source, metadata, config)
-    ids = {f"{role}_token_id": each for role, each in _special_ids(metadata).items()}
+    try:
+        config = _config(metadata, tensors)
+        names = {place.name: place.row.gguf.format(layer=place.layer) for place in hf_tensors(config)}
+        faults = differences(
+            {names[place.name]: place.shape for place in hf_tensors(config)},
+            {name: tuple(map(int, reversed(tensor.shape))) for name, tensor in tensors.items()},
+        )
+        if faults:
+            raise ValueError(f"{len(faults)} tensors do not fit its metadata:\n  " + "\n  ".join(faults))
+        tokenizer, tokenizer_config = _tokenizer(metadata)
+    except (KeyError, ValueError) as error:
+        missing = "the metadata lack " if isinstance(error, KeyError) else ""
+        raise HFCheckpointError(f"{source}: {missing}{error}; take another file or folder of this model") from error
+
+    def dequantised(place: HFTensor) -> Iterator[np.ndarray]:
+        tensor = tensors[names[place.name]]
+        try:
+            values = np.asarray(gguf.dequantize(tensor.data, tensor.tensor_type), np.float32)
+        except NotImplementedError as error:
+            raise HFCheckpointError(f"{source}: {error}; take a file of another quantisation") from error
+        if config.of_family.gguf_pairs and place.row.ours[-1] in ("q_proj", "k_proj"):
+            values = values.reshape(-1, config.head_dim // 2, 2, config.hidden_size).swapaxes(1, 2)
+        yield values.reshape(place.shape)
+
+    ids = {f"{role}_id": tokenizer.token_to_id(token) for role, token in tokenizer_config.items() if role in _ROLES}
     hf_config = config.to_hf() | {"torch_dtype": dtype} | ids
     types = sorted({tensor.tensor_type.name for tensor in tensors.values()})
     change = f"Read from {source.name}, license {metadata.get('general.license')}: {', '.join(types)} made {dtype}"
-    with whole_hf_folder(destination, params, config, hf_config, dtype) as folder:
+    with whole_hf_folder(destination, config, hf_config, dtype, dequantised) as folder:
         tokenizer.save(str(folder / TOKENIZER))
+        tokenizer_config["model_max_length"] = config.context_tokens
         (folder / "tokenizer_config.json").write_text(json.dumps(tokenizer_config, ensure_ascii=False, indent=2) + "\n")
         config_sha256 = hashlib.sha256((folder / "config.json").read_bytes()).hexdigest()
         base = BaseWeights(name=source.stem, config_sha256=config_sha256)
@@ -87,95 +107,31 @@ def gguf_to_hf(source: Path, destination: Path, *, dtype: DType = "float32") -> 
     return config
 
 
-@dataclasses.dataclass(frozen=True)
-class _Dequantised:
-    """A parameter of ours in a GGUF file; an index reads one layer, or rows of a table, as float32."""
-
-    shape: tuple[int, ...]
-    tensors: tuple[tuple[HFTensor, Any], ...]
-    """Of each layer, or the only one: its place with HuggingFace, and the tensor in the file."""
-    paired_heads: int
-    """Number of heads whose rows the file has in the order of rope's pairs (2i, 2i + 1); 0 if in ours."""
-
-    def __getitem__(self, index: int | slice) -> np.ndarray:
-        from gguf import dequantize
-
-        if isinstance(index, slice):
-            [(_, tensor)] = self.tensors
-            return np.asarray(dequantize(tensor.data[index], tensor.tensor_type), np.float32)
-        place, tensor = self.tensors[index]
-        values = np.asarray(dequantize(tensor.data, tensor.tensor_type), np.float32)
-        if self.paired_heads:
-            by_pair = values.reshape(self.paired_heads, -1, 2, *values.shape[1:])
-            values = by_pair.swapaxes(1, 2).reshape(values.shape)
-        return from_hf(values, self.shape[1:], place.row.input_axes)
-
-
-def _config(source: Path, metadata: Mapping[str, Any], tensors: Mapping[str, Any]) -> ModelConfig:
-    family = metadata.get("general.architecture")
+def _config(metadata: Mapping[str, Any], tensors: Mapping[str, Any]) -> ModelConfig:
+    family = metadata["general.architecture"]
     if family not in FAMILIES:
-        raise HFCheckpointError(f"{source}: expected an architecture of {', '.join(FAMILIES)}, found {family!r}")
-    needed = {f"{family}.{key}" for key in _KEYS.values()}
-    if missing := sorted(needed - metadata.keys()) + sorted({"token_embd.weight"} - tensors.keys()):
-        raise HFCheckpointError(f"{source}: the metadata or tensors lack {missing}; download it again")
+        raise ValueError(f"expected an architecture of {', '.join(FAMILIES)}, found {family!r}")
     values = {ours: metadata[f"{family}.{key}"] for ours, key in _KEYS.items()}
     # Stored as float32: 1e-05 would be 9.999999747378752e-06.
     values |= {key: float(str(np.float32(values[key]))) for key in ("rms_norm_eps", "rope_theta")}
     head_dim = metadata.get(f"{family}.attention.key_length", values["hidden_size"] // values["num_heads"])
-    rope = (
-        metadata.get(f"{family}.rope.scaling.type", "none"),
-        metadata.get(f"{family}.rope.dimension_count", head_dim),
-    )
-    if rope != ("none", head_dim):
-        raise HFCheckpointError(f"{source}: expected an unscaled rope of {head_dim} dimensions, found {rope}")
+    scaling, rotated = (metadata.get(f"{family}.rope.{key}") for key in ("scaling.type", "dimension_count"))
+    if scaling not in (None, "none") or rotated not in (None, head_dim):
+        raise ValueError(f"expected a rope of {head_dim} dimensions without scaling, found {rotated} with {scaling}")
     return ModelConfig(
         family=family,
-        vocab_size=int(tensors["token_embd.weight"].shape[1]),
+        vocab_size=len(metadata["tokenizer.ggml.tokens"]),
         head_dim=head_dim,
         tie_word_embeddings="output.weight" not in tensors,
         **values,
     )
 
 
-def _params(source: Path, config: ModelConfig, tensors: Mapping[str, Any]) -> Params:
-    from gguf import dequantize
-
-    places = {place.row.gguf.format(layer=place.layer): place for place in hf_tensors(config)}
-    faults = [f"missing {name}" for name in places.keys() - tensors.keys()]
-    faults += [f"extra {name}" for name in tensors.keys() - places.keys()]
-    for name in places.keys() & tensors.keys():
-        if (found := tuple(map(int, reversed(tensors[name].shape)))) != places[name].shape:
-            faults.append(f"{name}: expected shape {places[name].shape}, found {found}")
-    for kind, tensor in {tensor.tensor_type: tensor for tensor in tensors.values()}.items():
-        try:
-            dequantize(tensor.data[:1], kind)
-        except NotImplementedError as error:
-            faults.append(str(error))
-    if faults:
-        raise HFCheckpointError(
-            f"{source}: {len(faults)} tensors do not fit its metadata:\n  " + "\n  ".join(sorted(faults))
-        )
-    heads = {"q_proj": config.num_heads, "k_proj": config.num_kv_heads} if config.of_family.gguf_pairs else {}
-
-    def opened(path: Any, leaf: Any) -> _Dequantised:
-        ours = tuple(each.key for each in path)
-        # Tensors stay in the order of layers.
-        own = tuple((place, tensors[name]) for name, place in places.items() if place.row.ours == ours)
-        return _Dequantised(leaf.shape, own, heads.get(ours[-1], 0))
-
-    params: Params = jax.tree_util.tree_map_with_path(opened, abstract_params(config))
-    return params
-
-
-def _tokenizer(
-    source: Path, metadata: Mapping[str, Any], config: ModelConfig
-) -> tuple[tokenizers.Tokenizer, dict[str, Any]]:
-    kind, cut = metadata.get("tokenizer.ggml.model"), metadata.get("tokenizer.ggml.pre")
+def _tokenizer(metadata: Mapping[str, Any]) -> tuple[tokenizers.Tokenizer, dict[str, Any]]:
+    kind, cut = metadata["tokenizer.ggml.model"], metadata.get("tokenizer.ggml.pre")
     if kind != "gpt2" or cut not in _CUTS:
-        raise HFCheckpointError(
-            f"{source}: expected a byte-level tokenizer ('gpt2') that cuts text as one of {sorted(_CUTS)}, found "
-            f"{kind!r} with {cut!r}; take the HuggingFace folder of this model instead"
-        )
+        known = " or ".join(map(repr, _CUTS))
+        raise ValueError(f"expected a tokenizer of kind 'gpt2' that cuts text as {known}, found {kind!r} with {cut!r}")
     tokens, types = metadata["tokenizer.ggml.tokens"], metadata["tokenizer.ggml.token_type"]
     vocabulary = {token: i for i, token in enumerate(tokens) if types[i] != _UNUSED}
     merges = [tuple(merge.split(" ")) for merge in metadata["tokenizer.ggml.merges"]]
@@ -185,17 +141,10 @@ def _tokenizer(
     backend.decoder = decoders.ByteLevel()
     added = [(token, types[i]) for token, i in vocabulary.items() if types[i] in (_SPECIAL, _ADDED)]
     backend.add_tokens([AddedToken(token, special=kind == _SPECIAL, normalized=False) for token, kind in added])
-    named = {f"{role}_token": tokens[each] for role, each in _special_ids(metadata).items()}
+    ids = {role: metadata.get(f"tokenizer.ggml.{key}_token_id") for role, key in _ROLES.items()}
     return backend, {
         "tokenizer_class": "PreTrainedTokenizerFast",
-        **named,
-        "model_max_length": config.context_tokens,
         "clean_up_tokenization_spaces": False,
         "chat_template": metadata.get("tokenizer.chat_template"),
+        **{role: tokens[each] for role, each in ids.items() if each is not None},
     }
-
-
-def _special_ids(metadata: Mapping[str, Any]) -> dict[str, int]:
-    keys = {"bos": "bos", "eos": "eos", "pad": "padding"}
-    found = {role: metadata.get(f"tokenizer.ggml.{key}_token_id") for role, key in keys.items()}
-    return {role: int(each) for role, each in found.items() if each is not None}

@@ -12,7 +12,7 @@ import json
 import math
 import os
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -77,6 +77,10 @@ class HFTensor(NamedTuple):
     layer: int | None
 
 
+Pieces = Callable[[HFTensor], Iterable[np.ndarray]]
+"""The function that reads the parts of a tensor, one after the other: some rows, or all of them."""
+
+
 def hf_tensors(config: ModelConfig) -> Iterator[HFTensor]:
     """Yield every tensor that a HuggingFace folder of this model has, in the order of the table."""
     shapes = abstract_params(config)
@@ -118,7 +122,7 @@ class HFParameter:
             return self._read(self.tensors[0], index).astype(self.dtype, copy=False)
         layers, within = self.tensors[index[0]], index[1:]
         # A layer is read whole even if only a part is needed: its axes must be transposed and split first.
-        parts = (from_hf(self._read(x), self.shape[1:], x.row.input_axes)[within] for x in layers)
+        parts = (_from_hf(self._read(x), self.shape[1:], x.row.input_axes)[within] for x in layers)
         # Layer by layer: beside the result no more than one layer is held.
         first = next(parts)
         stacked = np.empty((len(layers), *first.shape), self.dtype)
@@ -217,7 +221,14 @@ def save_hf(
     if companions is not None and (companions / TOKENIZER).is_file():
         tokenizer = Tokenizer.load(companions)
         hf_config, settings = ending_at_turns(hf_config, tokenizer), generation_config(companions, tokenizer, config)
-    with whole_hf_folder(directory, params, config, hf_config, dtype, max_shard_bytes) as folder:
+
+    def pieces(tensor: HFTensor) -> Iterator[np.ndarray]:
+        leaf = _leaf(params, tensor.row.ours)
+        of_rows = _blocks(leaf.shape[0], _rows_at_once(leaf.shape, np.dtype(_DTYPES[dtype][1])))
+        for part in of_rows if tensor.layer is None else [tensor.layer]:
+            yield _to_hf(np.asarray(leaf[part]), tensor.row.input_axes)
+
+    with whole_hf_folder(directory, config, hf_config, dtype, pieces, max_shard_bytes) as folder:
         if companions is not None:
             copy_companions(companions, folder)
             (folder / MODEL_CARD).write_text(model_card(companions, config, license_id), "utf-8")
@@ -228,15 +239,15 @@ def save_hf(
 @contextlib.contextmanager
 def whole_hf_folder(
     directory: str | os.PathLike[str],
-    params: Params,
     config: ModelConfig,
     hf_config: Mapping[str, Any],
     dtype: DType,
+    pieces: Pieces,
     max_shard_bytes: int = 4 * 2**30,
 ) -> Iterator[Path]:
-    """Write weights and config.json; the folder appears at the end of the `with` block, which may add files."""
+    """Write weights, each tensor by its `pieces`, and config.json; the folder is whole after the `with` block."""
     with needing_room(Path(directory), config, dtype), whole_folder(directory, HF_FOLDER) as folder:
-        _write_shards(params, list(hf_tensors(config)), folder, dtype, max_shard_bytes)
+        _write_shards(pieces, list(hf_tensors(config)), folder, dtype, max_shard_bytes)
         (folder / "config.json").write_text(json.dumps(hf_config, indent=2) + "\n", encoding="utf-8")
         yield folder
 
@@ -295,6 +306,19 @@ def needing_room(place: Path, config: ModelConfig, dtype: DType) -> Iterator[Non
         raise OSError(error.errno, advice, str(place)) from error
 
 
+def differences(expected: Mapping[str, Any], found: Mapping[str, Any]) -> list[str]:
+    """Return a line for each name with another value, or on one side only.
+
+    >>> differences({"a": (2,), "b": (3,)}, {"a": (2,), "c": (4,)})
+    ['expected b (3,), found none', 'expected c absent, found (4,)']
+    """
+    return [
+        f"expected {name} {expected.get(name, 'absent')}, found {found.get(name, 'none')}"
+        for name in sorted(expected.keys() | found.keys())
+        if expected.get(name) != found.get(name)
+    ]
+
+
 def _leaf(tree: Params, path: tuple[str, ...]) -> Any:
     for key in path:
         tree = tree[key]
@@ -323,8 +347,7 @@ def _blocks(rows: int, at_once: int) -> Iterator[slice]:
     return (slice(start, min(start + at_once, rows)) for start in range(0, rows, at_once))
 
 
-def from_hf(tensor: np.ndarray, shape: tuple[int, ...], input_axes: int | None) -> np.ndarray:
-    """Return a HuggingFace tensor in the shape of one layer of ours; `input_axes` as in `Weight`."""
+def _from_hf(tensor: np.ndarray, shape: tuple[int, ...], input_axes: int | None) -> np.ndarray:
     return _transposed(tensor).reshape(shape) if input_axes else tensor.reshape(shape)
 
 
@@ -424,7 +447,7 @@ def _config_json(config: ModelConfig, dtype: DType, companions: Path | None) -> 
     return {key: value for key, value in hf.items() if key not in _NOT_EXPORTED} | described
 
 
-def _write_shards(params: Params, tensors: list[HFTensor], directory: Path, dtype: DType, max_shard_bytes: int) -> None:
+def _write_shards(pieces: Pieces, tensors: list[HFTensor], directory: Path, dtype: DType, max_shard_bytes: int) -> None:
     # Written by hand: the library's writer needs every tensor of a file in memory at once. The header has sizes alone.
     tag, numpy_dtype = _DTYPES[dtype]
     sizes = [math.prod(tensor.shape) * np.dtype(numpy_dtype).itemsize for tensor in tensors]
@@ -447,19 +470,10 @@ def _write_shards(params: Params, tensors: list[HFTensor], directory: Path, dtyp
         with (directory / name).open("wb") as file:
             file.write(len(encoded).to_bytes(8, "little") + encoded)
             for i in members:
-                for ours in _pieces(_leaf(params, tensors[i].row.ours), tensors[i].layer, np.dtype(numpy_dtype)):
-                    theirs = np.ascontiguousarray(_to_hf(ours, tensors[i].row.input_axes), dtype=numpy_dtype)
+                for piece in pieces(tensors[i]):
+                    theirs = np.ascontiguousarray(piece, dtype=numpy_dtype)
                     file.write(theirs.view(np.uint8).data)  # as bytes: numpy lends no buffer of bfloat16
     if len(shards) > 1:
         index = {"metadata": {"total_size": sum(sizes)}, "weight_map": weight_map}
         path = directory / "model.safetensors.index.json"
         path.write_text(json.dumps(index, indent=2, sort_keys=True) + "\n", encoding="utf-8")
-
-
-def _pieces(leaf: Any, layer: int | None, dtype: np.dtype) -> Iterator[np.ndarray]:
-    """Yield the parts of a parameter that make one HuggingFace tensor: its layer, or its rows (equal on both sides)."""
-    if layer is not None:
-        yield np.asarray(leaf[layer])
-        return
-    for rows in _blocks(leaf.shape[0], _rows_at_once(leaf.shape, dtype)):
-        yield np.asarray(leaf[rows])

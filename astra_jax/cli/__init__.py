@@ -6,7 +6,7 @@ surroundings   The resources that a command holds while it works: the lock of it
 compile_cache  The cache of compiled programs on disk: a command that runs again does not compile again.
 benchmarks     `astra evaluate setup | bfcl | tau2 | acebench | aime | report`: public benchmarks, and a report on runs.
 config         `astra config`: every key of a kind of config, with its default and one line of explanation.
-convert        `astra convert hf-to-orbax|orbax-to-hf`: checkpoints to and from HuggingFace.
+convert        `astra convert`: checkpoints to and from HuggingFace, and GGUF files to HuggingFace.
 plan           `astra plan`: memory, FLOPs and roofline of a pod that is not there.
 quickstart     `astra quickstart`: the whole recipe with a tiny Qwen3.
 records        `astra records show|stats|verify|attack|audit|export`: print, count, verify, attack, audit and export

@@ -153,7 +153,8 @@ class ModelConfig(BaseModel):
         Raises:
             ValueError: another architecture, a missing key, two ropes, or a feature that no family here has.
         """
-        if (name := hf.get("model_type")) not in FAMILIES:
+        name: Any = hf.get("model_type")
+        if name not in FAMILIES:
             known = ", ".join(f"{model_type!r} ({family.name})" for model_type, family in FAMILIES.items())
             raise ValueError(f"config.json: expected model_type {known}, found {name!r}")
         family = FAMILIES[name]
@@ -167,13 +168,13 @@ class ModelConfig(BaseModel):
                 raise ValueError(f"config.json: expected rope type 'default' or 'yarn', found {rope_type!r}")
         try:
             # A copy: `transformers` rewrites nested values in place.
-            config = _hf_config_class(family).from_dict(copy.deepcopy(dict(hf)))
+            config = transformers_library().CONFIG_MAPPING[name].from_dict(copy.deepcopy(dict(hf)))
         except Exception as error:  # its type depends on the fault and on the version of transformers
             raise ValueError(f"config.json: {' '.join(str(error).split())}") from error
-        required_values = {**_REQUIRED, "layer_types": ["full_attention"] * config.num_hidden_layers}
-        if not family.attention_bias:  # Qwen2.5 always has one, whatever the key says
-            required_values["attention_bias"] = False
-        for key, required in required_values.items():
+        required_layers = ["full_attention"] * config.num_hidden_layers
+        no_bias = () if family.attention_bias else (("attention_bias", False),)  # Qwen2.5 does not read the key
+        of_all = (*_REQUIRED.items(), ("layer_types", required_layers), ("is_heterogeneous", False))
+        for key, required in (*of_all, *no_bias):
             if (found := getattr(config, key, required)) != required:
                 raise ValueError(f"config.json: expected {key} = {required!r} of a {family.name}, found {found!r}")
         rope = _stated_rope(config.rope_parameters, ropes)
@@ -195,7 +196,7 @@ class ModelConfig(BaseModel):
         rope: dict[str, Any] = {"rope_type": "default", "rope_theta": self.rope_theta}
         if self.yarn is not None:
             rope = {"rope_type": "yarn", "rope_theta": self.rope_theta, **self.yarn.model_dump()}
-        config = _hf_config_class(self.of_family)(
+        config = transformers_library().CONFIG_MAPPING[self.family](
             architectures=[self.of_family.architecture],
             bos_token_id=None,  # Llama's own ids would be those of another tokenizer
             eos_token_id=None,
@@ -207,10 +208,6 @@ class ModelConfig(BaseModel):
         del hf["rope_parameters"]  # transformers 4 does not know it, nor `dtype`; 5 knows the older spelling too
         rope_scaling = None if self.yarn is None else rope
         return {**hf, "rope_theta": self.rope_theta, "rope_scaling": rope_scaling, "torch_dtype": self.param_dtype}
-
-
-def _hf_config_class(family: Family) -> Any:
-    return getattr(transformers_library(), family.architecture.removesuffix("ForCausalLM") + "Config")
 
 
 _NO_SIZES = {"max_position_embeddings", "yarn", "dtype", "param_dtype", "remat"}
@@ -227,13 +224,7 @@ _HF_KEYS = {
 }
 
 
-_REQUIRED: Mapping[str, Any] = {
-    "hidden_act": "silu",
-    "mlp_bias": False,
-    "use_sliding_window": False,
-    "is_causal": True,
-    "is_heterogeneous": False,
-}
+_REQUIRED = {"hidden_act": "silu", "mlp_bias": False, "use_sliding_window": False, "is_causal": True}
 _NO_EFFECT = (("rope_type", "default"), ("partial_rotary_factor", 1.0), ("truncate", True))
 """Keys of a rope with the value that changes nothing."""
 _AT_THE_TOP = {"rope_theta", "partial_rotary_factor", "original_max_position_embeddings"}

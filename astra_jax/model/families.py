@@ -26,42 +26,21 @@ class Family(NamedTuple):
     """Whether queries, keys and values have a bias; their output never has one."""
     states_head_dim: bool
     """Whether `head_dim` must be stated; otherwise it is the width over the heads if a `config.json` lacks it."""
-    sampling: Mapping[str, Any]
-    """Sampling settings of an export whose source has none."""
     gguf_pairs: bool
     """Whether rope rotates the pairs (2i, 2i + 1) of a head in a GGUF file, not (i, i + H/2) as everywhere else."""
+    sampling: Mapping[str, Any]
+    """Sampling settings of an export whose source has none."""
 
+
+_SAMPLING = {"do_sample": True, "temperature": 0.6, "top_p": 0.9}  # generation_config.json of Llama-3.2-1B-Instruct
+_QWEN3_SAMPLING = _SAMPLING | {"top_k": 20, "top_p": 0.95}  # arXiv 2505.09388, section 4.7, thinking mode
+_QWEN2_SAMPLING = {"do_sample": True, "temperature": 0.7, "top_k": 20, "top_p": 0.8, "repetition_penalty": 1.05}
 
 FAMILIES: Mapping[str, Family] = {
-    # Sampling: arXiv 2505.09388, section 4.7, thinking mode; generation_config.json of Qwen2.5-7B-Instruct and of
-    # Llama-3.2-1B-Instruct.
-    "qwen3": Family(
-        name="Qwen3",
-        architecture="Qwen3ForCausalLM",
-        qk_norm=True,
-        attention_bias=False,
-        states_head_dim=True,
-        sampling={"do_sample": True, "temperature": 0.6, "top_k": 20, "top_p": 0.95},
-        gguf_pairs=False,
-    ),
-    "qwen2": Family(
-        name="Qwen2.5",
-        architecture="Qwen2ForCausalLM",
-        qk_norm=False,
-        attention_bias=True,
-        states_head_dim=False,
-        sampling={"do_sample": True, "temperature": 0.7, "top_k": 20, "top_p": 0.8, "repetition_penalty": 1.05},
-        gguf_pairs=False,
-    ),
-    "llama": Family(  # SmolLM2 too
-        name="Llama",
-        architecture="LlamaForCausalLM",
-        qk_norm=False,
-        attention_bias=False,
-        states_head_dim=False,
-        sampling={"do_sample": True, "temperature": 0.6, "top_p": 0.9},
-        gguf_pairs=True,
-    ),
+    # model_type: name, architecture, qk_norm, attention_bias, states_head_dim, gguf_pairs, sampling
+    "qwen3": Family("Qwen3", "Qwen3ForCausalLM", True, False, True, False, _QWEN3_SAMPLING),
+    "qwen2": Family("Qwen2.5", "Qwen2ForCausalLM", False, True, False, False, _QWEN2_SAMPLING),
+    "llama": Family("Llama", "LlamaForCausalLM", False, False, False, True, _SAMPLING),  # SmolLM2 too
 }
 """Every family by its `model_type`. Ropes: the plain one and YaRN; `rope_theta` must be stated. Texts end at
 `<|im_end|>` and `<|endoftext|>` in each, since a foreign checkpoint is brought to the chat format of Qwen3."""

@@ -85,9 +85,7 @@ def test_a_tokenizer_that_changes_texts_is_refused_before_anything_is_written(tm
     write_hf_folder(tmp_path / "hf", tiny_model_config(97).model_copy(update={"family": "llama"}))
     backend = tokenizers.Tokenizer(tokenizers.models.WordLevel({"a": 0, "[UNK]": 1}, unk_token="[UNK]"))
     backend.save(str(tmp_path / "hf" / "tokenizer.json"))
-    with pytest.raises(
-        TokenizerError, match=r"makes '\[UNK\]' of '<\|endoftext\|>'; the chat format needs a byte-level"
-    ):
+    with pytest.raises(TokenizerError, match=r"makes .* of \'<\|endoftext\|>.*; the chat format needs a byte-level"):
         hf_to_orbax(tmp_path / "hf", tmp_path / "ours")
     tokenizer.save(tmp_path / "hf", model_max_length=1024)
     foreign_tokenizer(tmp_path / "hf")
