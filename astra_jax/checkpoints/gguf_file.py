@@ -81,7 +81,9 @@ def gguf_to_hf(source: Path, destination: Path, *, dtype: DType = "float32") -> 
         tokenizer, tokenizer_config = _tokenizer(metadata)
     except (KeyError, ValueError) as error:
         missing = "the metadata lack " if isinstance(error, KeyError) else ""
-        raise HFCheckpointError(f"{source}: {missing}{error}; take another file or folder of this model") from error
+        raise HFCheckpointError(
+            f"{source} cannot be read; take another file of this model: {missing}{error}"
+        ) from error
 
     def dequantised(place: HFTensor) -> Iterator[np.ndarray]:
         tensor = tensors[names[place.name]]

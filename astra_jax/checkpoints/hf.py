@@ -403,16 +403,10 @@ def _require_tensors(config: ModelConfig, directory: Path) -> dict[str, Path]:
     head = found.pop(_HEAD, None) if config.tie_word_embeddings else None
     if head and not (head == found.get(_EMBEDDING) and _is_embedding(head[0], files)):
         faults.append(f"{_HEAD} differs from {_EMBEDDING}; set tie_word_embeddings = false to keep both")
-    faults += [f"missing {name} {shape}" for name, shape in expected.items() if name not in found]
-    faults += [f"extra {name} {found[name][0]}" for name in sorted(found.keys() - expected.keys())]
-    for name, shape in expected.items():
-        if name not in found:
-            continue
-        found_shape, found_dtype = found[name]
-        if found_shape != shape:
-            faults.append(f"{name}: expected shape {shape}, found {found_shape}")
-        if found_dtype not in _READABLE:
-            faults.append(f"{name}: expected dtype {sorted(_READABLE)}, found {found_dtype}")
+    faults += differences(expected, {name: shape for name, (shape, _) in found.items()})
+    for name in sorted(expected.keys() & found.keys()):
+        if (dtype := found[name][1]) not in _READABLE:
+            faults.append(f"{name}: expected dtype {sorted(_READABLE)}, found {dtype}")
     if faults and (settings := _json_object(directory / "config.json").get("quantization_config")):
         raise HFCheckpointError(
             f"{directory}: the weights are quantised (quantization_config {settings}, {faults[0]}); "

@@ -19,7 +19,8 @@ from astra_jax.cli.command import main
 from astra_jax.engine.decoder import PagedDecoder
 from astra_jax.engine.device import XLADevice
 from astra_jax.engine.interface import Sampling, Session
-from astra_jax.engine.sizes import Limits
+from astra_jax.engine.sizes import decode_limits
+from astra_jax.episodes.rollout import RolloutConfig
 from astra_jax.model.config import ModelConfig, YarnScaling
 from astra_jax.model.families import FAMILIES
 from astra_jax.model.logprobs import token_logprobs
@@ -39,17 +40,7 @@ VARIANTS = {
     "llama, tied, heads x head_dim is not the width": (4, 1, 16, True, None),
 }
 """Query heads, key heads, width of a head, tied embeddings, YaRN; the family is the first word."""
-LIMITS = Limits(
-    max_tokens=32,
-    num_pages=8,
-    page_tokens=8,
-    row_counts=(1,),
-    sample_tokens=4,
-    read_rows=1,
-    read_tokens=8,
-    first_read_rows=1,
-    first_read_tokens=8,
-)
+LIMITS = decode_limits(RolloutConfig(max_prompt_tokens=8, max_response_tokens=16, max_turns=1), 1, 1)
 NEEDS_GGUF = "GGUF files are an extra: pip install '.[gguf]'"
 
 
@@ -181,9 +172,12 @@ def test_a_gguf_file_is_read_to_the_bit_and_dequantised(family, tmp_path, tokeni
     ("metadata", "message"),
     [
         ({"general.architecture": "mamba"}, "expected an architecture of qwen3, qwen2, llama, found 'mamba'"),
-        ({"llama.block_count": 3}, r"9 tensors do not fit its metadata:\n  missing blk\.2"),
-        ({"llama.rope.scaling.type": "linear"}, "expected an unscaled rope"),
-        ({"tokenizer.ggml.pre": "deepseek"}, "found 'gpt2' with 'deepseek'; take the HuggingFace folder"),
+        ({"llama.block_count": 3}, r"9 tensors do not fit its metadata:\n  expected blk\.2\.attn_k"),
+        (
+            {"llama.rope.scaling.type": "linear"},
+            "expected a rope of 8 dimensions without scaling, found None with linear",
+        ),
+        ({"tokenizer.ggml.pre": "deepseek"}, "cuts text as 'qwen2' or 'smollm', found 'gpt2' with 'deepseek'"),
     ],
 )
 def test_a_gguf_file_that_would_be_read_otherwise_than_it_was_meant_is_refused(metadata, message, tmp_path, tokenizer):

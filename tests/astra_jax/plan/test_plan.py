@@ -138,16 +138,9 @@ def test_tiny_steps_are_compiled_for_an_absent_tpu_and_once_only(tmp_path):
 def test_no_weight_is_gathered_for_a_token(family):
     """The plan says so by a formula (`partitioner_bytes`); this test reads the partitioned program of a run."""
     # In none of these sizes do logits, keys or activations have as many numbers as a weight.
-    model = {
-        "family": family,
-        "vocab_size": 3968,
-        "hidden_size": 256,
-        "num_layers": 2,
-        "num_heads": 8,
-        "num_kv_heads": 4,
-        "head_dim": 32,
-    }
-    given = tomllib.loads(_TINY) | {"model": {**model, "intermediate_size": 512}, "group_size": 4}
+    model = {"vocab_size": 3968, "hidden_size": 256, "num_layers": 2, "num_heads": 8, "num_kv_heads": 4, "head_dim": 32}
+    model = {**model, "family": family, "intermediate_size": 512}
+    given = tomllib.loads(_TINY) | {"model": model, "group_size": 4}
     config = RLConfig.model_validate(given)
     mesh = make_mesh(MeshConfig(data=2, tensor=4), jax.devices()[:8])
     step = rollout_steps(config, config.model, mesh, mesh)["decode"]
