@@ -247,21 +247,6 @@ def _stated_rope(read: Mapping[str, Any], ropes: Sequence[Mapping[str, Any]]) ->
     return stated
 
 
-def _qwen3(
-    hidden_size: int, num_layers: int, num_heads: int, intermediate_size: int, *, tied: bool = False
-) -> ModelConfig:
-    return ModelConfig(
-        vocab_size=151_936,
-        hidden_size=hidden_size,
-        num_layers=num_layers,
-        num_heads=num_heads,
-        num_kv_heads=8,
-        head_dim=128,
-        intermediate_size=intermediate_size,
-        tie_word_embeddings=tied,
-    )
-
-
 class ModelOverrides(BaseModel):
     """Changes that a run makes to the model that it starts from; fields that are not named stay as they are."""
 
@@ -282,11 +267,23 @@ class ModelOverrides(BaseModel):
 
 
 QWEN3_PRESETS: Mapping[str, ModelConfig] = {
-    "qwen3-0.6b": _qwen3(1024, 28, 16, 3072, tied=True),
-    "qwen3-1.7b": _qwen3(2048, 28, 16, 6144, tied=True),
-    "qwen3-4b": _qwen3(2560, 36, 32, 9728, tied=True),
-    "qwen3-8b": _qwen3(4096, 36, 32, 12_288),
-    "qwen3-14b": _qwen3(5120, 40, 40, 17_408),
-    "qwen3-32b": _qwen3(5120, 64, 64, 25_600),
+    f"qwen3-{size}": ModelConfig(
+        vocab_size=151_936,
+        hidden_size=width,
+        num_layers=layers,
+        num_heads=heads,
+        num_kv_heads=8,
+        head_dim=128,
+        intermediate_size=mlp,
+        tie_word_embeddings=tied,
+    )
+    for size, width, layers, heads, mlp, tied in (
+        ("0.6b", 1024, 28, 16, 3072, True),
+        ("1.7b", 2048, 28, 16, 6144, True),
+        ("4b", 2560, 36, 32, 9728, True),
+        ("8b", 4096, 36, 32, 12_288, False),
+        ("14b", 5120, 40, 40, 17_408, False),
+        ("32b", 5120, 64, 64, 25_600, False),
+    )
 }
 """Every dense Qwen3 (arXiv 2505.09388, table 1, and the published `config.json` of each)."""
