@@ -79,7 +79,7 @@ def gguf_to_hf(source: Path, destination: Path, *, dtype: DType = "float32") -> 
         if faults:
             raise ValueError(f"{len(faults)} tensors do not fit its metadata:\n  " + "\n  ".join(faults))
         tokenizer, tokenizer_config = _tokenizer(metadata)
-    except (KeyError, ValueError) as error:
+    except (KeyError, TypeError, ValueError) as error:
         missing = "the metadata lack " if isinstance(error, KeyError) else ""
         raise HFCheckpointError(
             f"{source} cannot be read; take another file of this model: {missing}{error}"
