@@ -64,6 +64,8 @@ _EMBEDDING, _HEAD = "model.embed_tokens.weight", "lm_head.weight"
 _DTYPES: Mapping[str, tuple[str, Any]] = {"float32": ("F32", np.float32), "bfloat16": ("BF16", ml_dtypes.bfloat16)}
 _READABLE = {"F32", "BF16", "F16"}
 
+SHARD_BYTES = 4 * 2**30
+"""Bytes of the tensors of a weight file that is not the only one, at most, unless a tensor alone is larger."""
 PIECE_BYTES = 64 * 2**20
 """Bytes of a tensor that are held at the same time if it need not be whole: rows of an embedding."""
 
@@ -192,9 +194,8 @@ def save_hf(
     dtype: DType | None = None,
     companions: str | os.PathLike[str] | None = None,
     license_id: str | None = None,
-    max_shard_bytes: int = 4 * 2**30,
 ) -> None:
-    """Write a HuggingFace folder: config, safetensors (sharded, with index, when larger than `max_shard_bytes`).
+    """Write a HuggingFace folder: config, safetensors (sharded, with index, when larger than SHARD_BYTES).
 
     The parameters are read a layer, or some rows, at a time: they may be arrays that are still on disk.
     `dtype` defaults to the parameters' own. Tokenizer and chat template are copied from the folder `companions`, whose
@@ -228,7 +229,7 @@ def save_hf(
         for part in of_rows if tensor.layer is None else [tensor.layer]:
             yield _to_hf(np.asarray(leaf[part]), tensor.row.input_axes)
 
-    with whole_hf_folder(directory, config, hf_config, dtype, pieces, max_shard_bytes) as folder:
+    with whole_hf_folder(directory, config, hf_config, dtype, pieces) as folder:
         if companions is not None:
             copy_companions(companions, folder)
             (folder / MODEL_CARD).write_text(model_card(companions, config, license_id), "utf-8")
@@ -238,16 +239,11 @@ def save_hf(
 
 @contextlib.contextmanager
 def whole_hf_folder(
-    directory: str | os.PathLike[str],
-    config: ModelConfig,
-    hf_config: Mapping[str, Any],
-    dtype: DType,
-    pieces: Pieces,
-    max_shard_bytes: int = 4 * 2**30,
+    directory: str | os.PathLike[str], config: ModelConfig, hf_config: Mapping[str, Any], dtype: DType, pieces: Pieces
 ) -> Iterator[Path]:
     """Write weights, each tensor by its `pieces`, and config.json; the folder is whole after the `with` block."""
     with needing_room(Path(directory), config, dtype), whole_folder(directory, HF_FOLDER) as folder:
-        _write_shards(pieces, list(hf_tensors(config)), folder, dtype, max_shard_bytes)
+        _write_shards(pieces, list(hf_tensors(config)), folder, dtype)
         (folder / "config.json").write_text(json.dumps(hf_config, indent=2) + "\n", encoding="utf-8")
         yield folder
 
@@ -441,13 +437,13 @@ def _config_json(config: ModelConfig, dtype: DType, companions: Path | None) -> 
     return {key: value for key, value in hf.items() if key not in _NOT_EXPORTED} | described
 
 
-def _write_shards(pieces: Pieces, tensors: list[HFTensor], directory: Path, dtype: DType, max_shard_bytes: int) -> None:
+def _write_shards(pieces: Pieces, tensors: list[HFTensor], directory: Path, dtype: DType) -> None:
     # Written by hand: the library's writer needs every tensor of a file in memory at once. The header has sizes alone.
     tag, numpy_dtype = _DTYPES[dtype]
     sizes = [math.prod(tensor.shape) * np.dtype(numpy_dtype).itemsize for tensor in tensors]
     shards: list[list[int]] = [[]]
     for i, size in enumerate(sizes):
-        if shards[-1] and sum(sizes[j] for j in shards[-1]) + size > max_shard_bytes:
+        if shards[-1] and sum(sizes[j] for j in shards[-1]) + size > SHARD_BYTES:
             shards.append([])
         shards[-1].append(i)
     weight_map: dict[str, str] = {}

@@ -25,12 +25,13 @@ CONFIG = ModelConfig(
 
 
 @pytest.mark.parametrize(("dtype", "tied"), [("float32", False), ("bfloat16", True)])
-def test_hf_to_orbax_to_hf_to_orbax_is_bit_equal(tmp_path, dtype, tied):
+def test_hf_to_orbax_to_hf_to_orbax_is_bit_equal(tmp_path, monkeypatch, dtype, tied):
+    monkeypatch.setattr(hf, "SHARD_BYTES", 20_000)
     config = CONFIG.model_copy(update={"tie_word_embeddings": tied, "param_dtype": dtype})
     original = write_hf_folder(tmp_path / "hf", config, dtype)
     loaded_config, params = load_hf(tmp_path / "hf", param_dtype=dtype)
     save_params(tmp_path / "orbax", loaded_config, params)
-    save_hf(load_params(tmp_path / "orbax")[1], loaded_config, tmp_path / "back", max_shard_bytes=20_000)
+    save_hf(load_params(tmp_path / "orbax")[1], loaded_config, tmp_path / "back")
     assert len(list((tmp_path / "back").glob("model-*-of-*.safetensors"))) > 2
     assert_same_tensors(tmp_path / "back", original)
     again_config, again = load_hf(tmp_path / "back", param_dtype=dtype)
@@ -49,8 +50,9 @@ def test_a_tensor_lands_where_its_sharding_says(tmp_path):
     assert jax.tree.all(jax.tree.map(lambda a, b: bool((np.asarray(a) == np.asarray(b)).all()), whole, sharded))
 
 
-def test_a_shard_named_by_the_index_but_absent_is_named_in_the_error(tmp_path):
-    save_hf(init_params(CONFIG, seed=0), CONFIG, tmp_path / "hf", max_shard_bytes=20_000)
+def test_a_shard_named_by_the_index_but_absent_is_named_in_the_error(tmp_path, monkeypatch):
+    monkeypatch.setattr(hf, "SHARD_BYTES", 20_000)
+    save_hf(init_params(CONFIG, seed=0), CONFIG, tmp_path / "hf")
     gone = sorted((tmp_path / "hf").glob("model-*.safetensors"))[1]
     gone.unlink()
     with pytest.raises(HFCheckpointError, match=gone.name):
