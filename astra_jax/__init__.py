@@ -8,7 +8,7 @@ user_cache            The folder of caches, of compiled programs and of benchmar
 metrics_file          The file `metrics.jsonl` of a run: one JSON object per step.
 transformers_library  HuggingFace's `transformers`, without torch: it reads and writes configs and templates.
 chat/                 Qwen3's chat format, byte for byte.
-model/                Qwen3 in JAX.
+model/                Dense language models in JAX: Qwen3, Qwen2.5, Llama (SmolLM2).
 mesh/                 Hosts and devices of a run, and the places of arrays on them.
 checkpoints/          Weights and training states on disk.
 engine/               The decode engine: token ids in, token ids and their log-probs out.

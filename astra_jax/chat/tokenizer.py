@@ -69,7 +69,9 @@ class Tokenizer:
         self.backend = backend
         missing = [token for token in SPECIAL_TOKENS + FORMAT_TOKENS if backend.token_to_id(token) is None]
         if missing:
-            raise TokenizerError(f"the tokenizer lacks the Qwen3 control tokens {missing}; use that of a Qwen3 model")
+            raise TokenizerError(
+                f"the tokenizer lacks the Qwen3 control tokens {missing}; `astra convert hf-to-orbax` adds them"
+            )
         vocabulary = backend.get_vocab()
         self.pad_id = vocabulary[END_OF_TEXT]
         self.end_id = vocabulary[IM_END]
@@ -86,15 +88,26 @@ class Tokenizer:
         Raises:
             TokenizerError: the file is missing, damaged, or without the Qwen3 control tokens.
         """
-        path = Path(folder) / TOKENIZER
-        if not path.is_file():
-            missing = path if path.parent.is_dir() else folder
-            raise TokenizerError(f"no tokenizer.json, since {missing} does not exist; name a checkpoint folder")
-        try:
-            backend = tokenizers.Tokenizer.from_file(str(path))
-        except Exception as error:
-            raise TokenizerError(f"{path} is damaged: {error}; copy it again from its checkpoint") from error
-        return cls(backend)
+        return cls(_backend(folder))
+
+    @classmethod
+    def load_foreign(cls, folder: Path) -> tuple[Tokenizer, dict[str, list[int]]]:
+        """Read any byte-level tokenizer, and add the control tokens that it lacks, in the order that Qwen3 has them.
+
+        Return by added token the ids of the pieces into which the tokenizer itself cuts it.
+
+        Raises:
+            TokenizerError: the file is missing or damaged, or texts do not come back as they were encoded.
+        """
+        backend = _backend(folder)
+        missing = [token for token in SPECIAL_TOKENS + FORMAT_TOKENS if backend.token_to_id(token) is None]
+        pieces = {token: backend.encode(token, add_special_tokens=False).ids for token in missing}
+        sample = f"{''.join(missing)} two  words,\n\tthen 房东"
+        if (found := backend.decode(backend.encode(sample).ids)) != sample:
+            fault = f"the tokenizer makes {found!r} of {sample!r}; the chat format needs a byte-level tokenizer"
+            raise TokenizerError(f"{folder}: {fault}")
+        backend.add_tokens([AddedToken(t, special=t in SPECIAL_TOKENS, normalized=False) for t in missing])
+        return cls(backend), pieces
 
     def save(self, folder: Path, *, model_max_length: int) -> None:
         """Write `tokenizer.json`, `tokenizer_config.json` and the chat template where `transformers` looks for them."""
@@ -149,6 +162,17 @@ class Tokenizer:
             for found in self._control_names.finditer(text, first, stop):
                 yield found.start() + 1
             start += len(segment.text)
+
+
+def _backend(folder: Path) -> tokenizers.Tokenizer:
+    path = Path(folder) / TOKENIZER
+    if not path.is_file():
+        missing = path if path.parent.is_dir() else folder
+        raise TokenizerError(f"no tokenizer.json, since {missing} does not exist; name a checkpoint folder")
+    try:
+        return tokenizers.Tokenizer.from_file(str(path))
+    except Exception as error:
+        raise TokenizerError(f"{path} is damaged: {error}; copy it again from its checkpoint") from error
 
 
 # Words, numbers and Chinese characters are cut the same way everywhere, so that a tiny model can copy them and find the

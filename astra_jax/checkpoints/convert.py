@@ -7,6 +7,7 @@ read without the rest. The arrays are written and read by TensorStore, everythin
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import sys
 import threading
@@ -27,11 +28,15 @@ from astra_jax.checkpoints.checkpoint import (
     require_whole,
     told_as_os_errors,
 )
+from astra_jax.checkpoints.foreign import brought_to_chat_format
 from astra_jax.checkpoints.hf import (
+    COMPANION_FILES,
     HF_FOLDER,
     KEPT_CONFIG,
+    SETTINGS_FILES,
     HFParameter,
     copy_companions,
+    differences,
     needing_room,
     open_hf,
     save_hf,
@@ -51,23 +56,35 @@ def hf_to_orbax(
 ) -> ModelConfig:
     """Make a checkpoint folder of a HuggingFace folder, with tokenizer, chat template and generation config.
 
+    A foreign checkpoint is brought to Qwen3's chat format; lines and the provenance say how it changed.
+
     The folder appears whole or not at all, replacing an earlier conversion.
 
     Raises:
         HFCheckpointError: as `open_hf`, before anything is written.
+        TokenizerError: the tokenizer is damaged, or cannot be brought to the chat format.
         DestinationRefused: something else is at its place.
         ProvenanceError: the provenance of the source is damaged.
         OSError: the disk is full or not writable.
     """
-    require_destination(Path(destination), CHECKPOINT, sources=[Path(source)])
+    source = Path(source)
+    require_destination(Path(destination), CHECKPOINT, sources=[source])
     config, params = open_hf(source, param_dtype=param_dtype)
-    _say_if_no_tokenizer(Path(source))
+    _say_if_no_tokenizer(source)
+    hf_config = (source / "config.json").read_bytes()
+    if brought := brought_to_chat_format(source, config, params):
+        config, params = brought.config, brought.params
+        hf_config = json.dumps({**json.loads(hf_config), "vocab_size": config.vocab_size}, indent=2).encode()
+        for change in brought.changes:
+            print(f"astra: {source}: {change}", file=sys.stderr)
     with needing_room(Path(destination), config, param_dtype), whole_folder(destination, CHECKPOINT) as folder:
         with told_as_os_errors(Path(destination)):
             _save(params, (folder / "params").absolute())
-        copy_companions(source, folder)
-        imported(Path(source), source_files(Path(source))).write(folder)
-        (folder / KEPT_CONFIG).write_bytes((Path(source) / "config.json").read_bytes())
+        copy_companions(source, folder, SETTINGS_FILES if brought else COMPANION_FILES)
+        if brought:
+            brought.tokenizer.save(folder, model_max_length=config.context_tokens)
+        imported(source, source_files(source), brought.changes if brought else ()).write(folder)
+        (folder / KEPT_CONFIG).write_bytes(hf_config)
         declare_whole(folder, config)
     return config
 
@@ -159,13 +176,7 @@ def _open_params(path: Path, config: ModelConfig) -> Params:
     folder = (path / "params").absolute()
     with ocp.StandardCheckpointer() as checkpointer:
         stored = checkpointer.metadata(folder).item_metadata.tree
-    expected, found = _layout(abstract_params(config)), _layout(stored)
-    faults = [
-        f"expected {name} {expected.get(name, 'absent')}, found {found.get(name, 'none')}"
-        for name in sorted(expected.keys() | found.keys())
-        if expected.get(name) != found.get(name)
-    ]
-    if faults:
+    if faults := differences(_layout(abstract_params(config)), _layout(stored)):
         raise CheckpointError(f"{path}: {len(faults)} parameters do not fit its params.json:\n  " + "\n  ".join(faults))
 
     def open_array(array: Any) -> ts.TensorStore:

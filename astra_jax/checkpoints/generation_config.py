@@ -9,12 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from astra_jax.chat.tokenizer import Tokenizer
+from astra_jax.model.config import ModelConfig
 from astra_jax.transformers_library import transformers_library
 
 GENERATION_CONFIG = "generation_config.json"
-
-_QWEN3_SAMPLING = {"do_sample": True, "temperature": 0.6, "top_k": 20, "top_p": 0.95}
-"""The sampling settings of every published Qwen3 (arXiv 2505.09388, section 4.7, thinking mode)."""
 
 
 def ending_at_turns(hf_config: Mapping[str, Any], tokenizer: Tokenizer) -> dict[str, Any]:
@@ -25,8 +23,8 @@ def ending_at_turns(hf_config: Mapping[str, Any], tokenizer: Tokenizer) -> dict[
     return {**hf_config, "eos_token_id": _with_end(hf_config.get("eos_token_id"), tokenizer)}
 
 
-def generation_config(source: Path | None, tokenizer: Tokenizer) -> str:
-    """Return the text of `generation_config.json`, of the folder `source` or Qwen3's, with all tokens that end a text.
+def generation_config(source: Path | None, tokenizer: Tokenizer, model: ModelConfig) -> str:
+    """Return the text of `generation_config.json`, of `source` or the family's, with all tokens that end a text.
 
     A file that has these tokens is left as it is, to the byte.
     """
@@ -34,7 +32,9 @@ def generation_config(source: Path | None, tokenizer: Tokenizer) -> str:
     library = transformers_library()
     if path is None or not path.is_file():
         both = [tokenizer.end_id, tokenizer.pad_id]
-        settings = library.GenerationConfig(**_QWEN3_SAMPLING, eos_token_id=both, pad_token_id=tokenizer.pad_id)
+        settings = library.GenerationConfig(
+            **model.of_family.sampling, eos_token_id=both, pad_token_id=tokenizer.pad_id
+        )
         return str(settings.to_json_string())
     text = path.read_text(encoding="utf-8")
     found = json.loads(text)

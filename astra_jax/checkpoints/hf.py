@@ -1,4 +1,4 @@
-"""HuggingFace folders of Qwen3, both ways, through one table; sharded safetensors, one tensor at a time.
+"""HuggingFace folders of every family, both ways, through one table; sharded safetensors, one tensor at a time.
 
 Decided: docs/decisions/checkpoints.md, “A HuggingFace folder is read as transformers reads it, or refused”.
 """
@@ -12,7 +12,7 @@ import json
 import math
 import os
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -28,6 +28,7 @@ from astra_jax.checkpoints.model_card import MODEL_CARD, model_card
 from astra_jax.checkpoints.provenance import PROVENANCE
 from astra_jax.errors import AstraError
 from astra_jax.model.config import DType, ModelConfig, Params
+from astra_jax.model.families import WEIGHTS, Weight
 from astra_jax.model.qwen3 import abstract_params
 from astra_jax.model.sharding import param_shardings
 from synthesis.run.destination import MARK, Result, whole_folder
@@ -35,9 +36,9 @@ from synthesis.run.destination import MARK, Result, whole_folder
 HF_FOLDER = Result("HuggingFace folder that we wrote", MARK, "huggingface", is_replaced=True)
 """The folder that `save_hf` makes. A downloaded folder is not one, so it is never replaced."""
 
+SETTINGS_FILES = (GENERATION_CONFIG, PROVENANCE)
 COMPANION_FILES = (
-    GENERATION_CONFIG,
-    PROVENANCE,
+    *SETTINGS_FILES,
     TOKENIZER,
     "tokenizer_config.json",
     "special_tokens_map.json",
@@ -59,38 +60,12 @@ class HFCheckpointError(AstraError, ValueError):
     """A HuggingFace folder does not hold the model that was expected; the message names every tensor at fault."""
 
 
-class TensorRow(NamedTuple):
-    """One parameter of ours and its HuggingFace tensors."""
-
-    ours: tuple[str, ...]
-    hf: str
-    """Name of the HuggingFace tensor, with `{layer}` if ours is stacked over layers."""
-    input_axes: int | None
-    """The number of our leading axes (after L) that are inputs of the matrix, which HuggingFace keeps as [out, in].
-
-    None for a tensor that is equal on both sides."""
-
-
-TENSORS = (
-    TensorRow(("embedding",), "model.embed_tokens.weight", None),
-    TensorRow(("layers", "attention_norm"), "model.layers.{layer}.input_layernorm.weight", None),
-    TensorRow(("layers", "q_proj"), "model.layers.{layer}.self_attn.q_proj.weight", 1),
-    TensorRow(("layers", "k_proj"), "model.layers.{layer}.self_attn.k_proj.weight", 1),
-    TensorRow(("layers", "v_proj"), "model.layers.{layer}.self_attn.v_proj.weight", 1),
-    TensorRow(("layers", "q_norm"), "model.layers.{layer}.self_attn.q_norm.weight", None),
-    TensorRow(("layers", "k_norm"), "model.layers.{layer}.self_attn.k_norm.weight", None),
-    TensorRow(("layers", "o_proj"), "model.layers.{layer}.self_attn.o_proj.weight", 2),
-    TensorRow(("layers", "mlp_norm"), "model.layers.{layer}.post_attention_layernorm.weight", None),
-    TensorRow(("layers", "gate_proj"), "model.layers.{layer}.mlp.gate_proj.weight", 1),
-    TensorRow(("layers", "up_proj"), "model.layers.{layer}.mlp.up_proj.weight", 1),
-    TensorRow(("layers", "down_proj"), "model.layers.{layer}.mlp.down_proj.weight", 1),
-    TensorRow(("final_norm",), "model.norm.weight", None),
-    TensorRow(("unembedding",), "lm_head.weight", None),
-)
 _EMBEDDING, _HEAD = "model.embed_tokens.weight", "lm_head.weight"
 _DTYPES: Mapping[str, tuple[str, Any]] = {"float32": ("F32", np.float32), "bfloat16": ("BF16", ml_dtypes.bfloat16)}
 _READABLE = {"F32", "BF16", "F16"}
 
+SHARD_BYTES = 4 * 2**30
+"""Bytes of the tensors of a weight file that is not the only one, at most, unless a tensor alone is larger."""
 PIECE_BYTES = 64 * 2**20
 """Bytes of a tensor that are held at the same time if it need not be whole: rows of an embedding."""
 
@@ -100,15 +75,19 @@ class HFTensor(NamedTuple):
 
     name: str
     shape: tuple[int, ...]
-    row: TensorRow
+    row: Weight
     layer: int | None
+
+
+Pieces = Callable[[HFTensor], Iterable[np.ndarray]]
+"""The function that reads the parts of a tensor, one after the other: some rows, or all of them."""
 
 
 def hf_tensors(config: ModelConfig) -> Iterator[HFTensor]:
     """Yield every tensor that a HuggingFace folder of this model has, in the order of the table."""
     shapes = abstract_params(config)
-    for row in TENSORS:
-        if row.ours == ("unembedding",) and config.tie_word_embeddings:
+    for row in WEIGHTS:
+        if row.ours[-1] not in (shapes["layers"] if row.ours[0] == "layers" else shapes):
             continue
         shape = _leaf(shapes, row.ours).shape
         if row.ours[0] != "layers":
@@ -169,7 +148,7 @@ def open_hf(
 
     Raises:
         HFCheckpointError: tensors are missing, extra or misshapen (it names each, and the expected shape), or the
-            folder has no config.json of a Qwen3.
+            folder has no config.json of a known family.
     """
     directory = Path(directory)
     config = read_hf_config(directory, dtype=dtype, param_dtype=param_dtype)
@@ -215,15 +194,14 @@ def save_hf(
     dtype: DType | None = None,
     companions: str | os.PathLike[str] | None = None,
     license_id: str | None = None,
-    max_shard_bytes: int = 4 * 2**30,
 ) -> None:
-    """Write a HuggingFace folder: config, safetensors (sharded, with index, when larger than `max_shard_bytes`).
+    """Write a HuggingFace folder: config, safetensors (sharded, with index, when larger than SHARD_BYTES).
 
     The parameters are read a layer, or some rows, at a time: they may be arrays that are still on disk.
     `dtype` defaults to the parameters' own. Tokenizer and chat template are copied from the folder `companions`, whose
     `hf_config.json` becomes the config.json if it describes this model. With a tokenizer, generation settings (those of
-    `companions` or Qwen3's) name the tokens that end a text. With `companions` there is a model card, with the license
-    `license_id`. The folder appears whole or not at all, replacing an earlier one that we wrote.
+    `companions` or the family's) name the tokens that end a text. With `companions` there is a model card, with the
+    license `license_id`. The folder appears whole or not at all, replacing an earlier one that we wrote.
 
     Raises:
         HFCheckpointError: `params` are of another model than `config`, or a config of `companions` is damaged.
@@ -243,20 +221,38 @@ def save_hf(
         _json_object(companions / GENERATION_CONFIG)  # so that a damaged one is refused
     if companions is not None and (companions / TOKENIZER).is_file():
         tokenizer = Tokenizer.load(companions)
-        hf_config, settings = ending_at_turns(hf_config, tokenizer), generation_config(companions, tokenizer)
-    with needing_room(Path(directory), config, dtype), whole_folder(directory, HF_FOLDER) as folder:
-        _write_shards(params, list(hf_tensors(config)), folder, dtype, max_shard_bytes)
-        (folder / "config.json").write_text(json.dumps(hf_config, indent=2) + "\n", encoding="utf-8")
+        hf_config, settings = ending_at_turns(hf_config, tokenizer), generation_config(companions, tokenizer, config)
+
+    def pieces(tensor: HFTensor) -> Iterator[np.ndarray]:
+        leaf = _leaf(params, tensor.row.ours)
+        of_rows = _blocks(leaf.shape[0], _rows_at_once(leaf.shape, np.dtype(_DTYPES[dtype][1])))
+        for part in of_rows if tensor.layer is None else [tensor.layer]:
+            yield _to_hf(np.asarray(leaf[part]), tensor.row.input_axes)
+
+    with whole_hf_folder(directory, config, hf_config, dtype, pieces) as folder:
         if companions is not None:
             copy_companions(companions, folder)
-            (folder / MODEL_CARD).write_text(model_card(companions, config.num_parameters, license_id), "utf-8")
+            (folder / MODEL_CARD).write_text(model_card(companions, config, license_id), "utf-8")
         if settings is not None:
             (folder / GENERATION_CONFIG).write_text(settings, encoding="utf-8")
 
 
-def copy_companions(source: str | os.PathLike[str], destination: str | os.PathLike[str]) -> None:
-    """Copy the `COMPANION_FILES` of one folder, ours or HuggingFace's, to another."""
-    for name in COMPANION_FILES:
+@contextlib.contextmanager
+def whole_hf_folder(
+    directory: str | os.PathLike[str], config: ModelConfig, hf_config: Mapping[str, Any], dtype: DType, pieces: Pieces
+) -> Iterator[Path]:
+    """Write weights, each tensor by its `pieces`, and config.json; the folder is whole after the `with` block."""
+    with needing_room(Path(directory), config, dtype), whole_folder(directory, HF_FOLDER) as folder:
+        _write_shards(pieces, list(hf_tensors(config)), folder, dtype)
+        (folder / "config.json").write_text(json.dumps(hf_config, indent=2) + "\n", encoding="utf-8")
+        yield folder
+
+
+def copy_companions(
+    source: str | os.PathLike[str], destination: str | os.PathLike[str], names: Sequence[str] = COMPANION_FILES
+) -> None:
+    """Copy the named files of one folder, ours or HuggingFace's, to another, those that it has."""
+    for name in names:
         if (file := Path(source) / name).is_file():
             shutil.copyfile(file, Path(destination) / name)
 
@@ -265,7 +261,7 @@ def read_hf_config(directory: str | os.PathLike[str], **numerics: Any) -> ModelC
     """Return the model of a HuggingFace folder's config.json; `numerics` as in `ModelConfig.from_hf`.
 
     Raises:
-        HFCheckpointError: the config.json is missing, damaged or of another model than a dense Qwen3.
+        HFCheckpointError: the config.json is missing, damaged or of no family in `model.families`.
     """
     path = Path(directory) / "config.json"
     if not path.is_file():
@@ -306,6 +302,19 @@ def needing_room(place: Path, config: ModelConfig, dtype: DType) -> Iterator[Non
         raise OSError(error.errno, advice, str(place)) from error
 
 
+def differences(expected: Mapping[str, Any], found: Mapping[str, Any]) -> list[str]:
+    """Return a line for each name with another value, or on one side only.
+
+    >>> differences({"a": (2,), "b": (3,)}, {"a": (2,), "c": (4,)})
+    ['expected b (3,), found none', 'expected c absent, found (4,)']
+    """
+    return [
+        f"expected {name} {expected.get(name, 'absent')}, found {found.get(name, 'none')}"
+        for name in sorted(expected.keys() | found.keys())
+        if expected.get(name) != found.get(name)
+    ]
+
+
 def _leaf(tree: Params, path: tuple[str, ...]) -> Any:
     for key in path:
         tree = tree[key]
@@ -316,7 +325,8 @@ def _hf_shape(shape: tuple[int, ...], input_axes: int | None) -> tuple[int, ...]
     if input_axes is None:
         return shape
     # Heads and their width are two axes here and one there.
-    return math.prod(shape[input_axes:]), math.prod(shape[:input_axes])
+    out = (math.prod(shape[input_axes:]),)
+    return (*out, math.prod(shape[:input_axes])) if input_axes else out
 
 
 def _rows_at_once(shape: Sequence[int], dtype: np.dtype) -> int:
@@ -334,12 +344,12 @@ def _blocks(rows: int, at_once: int) -> Iterator[slice]:
 
 
 def _from_hf(tensor: np.ndarray, shape: tuple[int, ...], input_axes: int | None) -> np.ndarray:
-    return tensor if input_axes is None else _transposed(tensor).reshape(shape)
+    return _transposed(tensor).reshape(shape) if input_axes else tensor.reshape(shape)
 
 
 def _to_hf(tensor: np.ndarray, input_axes: int | None) -> np.ndarray:
-    if input_axes is None:
-        return tensor
+    if not input_axes:
+        return tensor if input_axes is None else tensor.reshape(-1)
     return _transposed(tensor.reshape(math.prod(tensor.shape[:input_axes]), -1))
 
 
@@ -389,16 +399,10 @@ def _require_tensors(config: ModelConfig, directory: Path) -> dict[str, Path]:
     head = found.pop(_HEAD, None) if config.tie_word_embeddings else None
     if head and not (head == found.get(_EMBEDDING) and _is_embedding(head[0], files)):
         faults.append(f"{_HEAD} differs from {_EMBEDDING}; set tie_word_embeddings = false to keep both")
-    faults += [f"missing {name} {shape}" for name, shape in expected.items() if name not in found]
-    faults += [f"extra {name} {found[name][0]}" for name in sorted(found.keys() - expected.keys())]
-    for name, shape in expected.items():
-        if name not in found:
-            continue
-        found_shape, found_dtype = found[name]
-        if found_shape != shape:
-            faults.append(f"{name}: expected shape {shape}, found {found_shape}")
-        if found_dtype not in _READABLE:
-            faults.append(f"{name}: expected dtype {sorted(_READABLE)}, found {found_dtype}")
+    faults += differences(expected, {name: shape for name, (shape, _) in found.items()})
+    for name in sorted(expected.keys() & found.keys()):
+        if (dtype := found[name][1]) not in _READABLE:
+            faults.append(f"{name}: expected dtype {sorted(_READABLE)}, found {dtype}")
     if faults and (settings := _json_object(directory / "config.json").get("quantization_config")):
         raise HFCheckpointError(
             f"{directory}: the weights are quantised (quantization_config {settings}, {faults[0]}); "
@@ -413,7 +417,7 @@ def _require_tensors(config: ModelConfig, directory: Path) -> dict[str, Path]:
 
 def _is_embedding(shape: tuple[int, ...], files: Mapping[str, Path]) -> bool:
     """Whether the head has the values of the embedding."""
-    both = ((HFTensor(name, shape, TENSORS[-1], None),) for name in (_EMBEDDING, _HEAD))
+    both = ((HFTensor(name, shape, WEIGHTS[-1], None),) for name in (_EMBEDDING, _HEAD))
     pieces = (HFParameter(shape, np.dtype(np.float32), tensors, files).pieces() for tensors in both)
     return all(np.array_equal(theirs, ours) for (_, theirs), (_, ours) in zip(*pieces, strict=True))
 
@@ -429,17 +433,17 @@ def _config_json(config: ModelConfig, dtype: DType, companions: Path | None) -> 
     if found != config:
         return config.to_hf() | {"torch_dtype": dtype}
     # transformers 5 calls it `dtype`, 4 `torch_dtype`: the name that the folder came with stays.
-    described = {"architectures": ["Qwen3ForCausalLM"], "dtype" if "dtype" in hf else "torch_dtype": dtype}
+    described = {"architectures": [config.of_family.architecture], "dtype" if "dtype" in hf else "torch_dtype": dtype}
     return {key: value for key, value in hf.items() if key not in _NOT_EXPORTED} | described
 
 
-def _write_shards(params: Params, tensors: list[HFTensor], directory: Path, dtype: DType, max_shard_bytes: int) -> None:
+def _write_shards(pieces: Pieces, tensors: list[HFTensor], directory: Path, dtype: DType) -> None:
     # Written by hand: the library's writer needs every tensor of a file in memory at once. The header has sizes alone.
     tag, numpy_dtype = _DTYPES[dtype]
     sizes = [math.prod(tensor.shape) * np.dtype(numpy_dtype).itemsize for tensor in tensors]
     shards: list[list[int]] = [[]]
     for i, size in enumerate(sizes):
-        if shards[-1] and sum(sizes[j] for j in shards[-1]) + size > max_shard_bytes:
+        if shards[-1] and sum(sizes[j] for j in shards[-1]) + size > SHARD_BYTES:
             shards.append([])
         shards[-1].append(i)
     weight_map: dict[str, str] = {}
@@ -456,19 +460,10 @@ def _write_shards(params: Params, tensors: list[HFTensor], directory: Path, dtyp
         with (directory / name).open("wb") as file:
             file.write(len(encoded).to_bytes(8, "little") + encoded)
             for i in members:
-                for ours in _pieces(_leaf(params, tensors[i].row.ours), tensors[i].layer, np.dtype(numpy_dtype)):
-                    theirs = np.ascontiguousarray(_to_hf(ours, tensors[i].row.input_axes), dtype=numpy_dtype)
+                for piece in pieces(tensors[i]):
+                    theirs = np.ascontiguousarray(piece, dtype=numpy_dtype)
                     file.write(theirs.view(np.uint8).data)  # as bytes: numpy lends no buffer of bfloat16
     if len(shards) > 1:
         index = {"metadata": {"total_size": sum(sizes)}, "weight_map": weight_map}
         path = directory / "model.safetensors.index.json"
         path.write_text(json.dumps(index, indent=2, sort_keys=True) + "\n", encoding="utf-8")
-
-
-def _pieces(leaf: Any, layer: int | None, dtype: np.dtype) -> Iterator[np.ndarray]:
-    """Yield the parts of a parameter that make one HuggingFace tensor: its layer, or its rows (equal on both sides)."""
-    if layer is not None:
-        yield np.asarray(leaf[layer])
-        return
-    for rows in _blocks(leaf.shape[0], _rows_at_once(leaf.shape, dtype)):
-        yield np.asarray(leaf[rows])

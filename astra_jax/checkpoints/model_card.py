@@ -11,6 +11,7 @@ import jinja2
 
 from astra_jax.checkpoints.provenance import HUB_NAME, read_provenance
 from astra_jax.metrics_file import read_metrics
+from astra_jax.model.config import ModelConfig
 
 MODEL_CARD = "README.md"
 
@@ -23,7 +24,7 @@ _SAMPLED = {
 _OF_THE_MACHINE = ("second", "mfu", "rss")
 
 
-def model_card(policy: Path, num_parameters: int, license_id: str | None = None) -> str:
+def model_card(policy: Path, model: ModelConfig, license_id: str | None = None) -> str:
     """Return the Markdown of an exported policy folder; `license_id` is the hub's name of its license.
 
     The figures are those of a quickstart's `summary.json`, if the policy is part of one, and those of the last step in
@@ -38,7 +39,9 @@ def model_card(policy: Path, num_parameters: int, license_id: str | None = None)
     return environment.from_string(_TEMPLATE.read_text(encoding="utf-8")).render(
         base=provenance.base,
         stages=provenance.stages,
-        num_parameters=num_parameters,
+        family=model.of_family.name,
+        num_parameters=model.num_parameters,
+        changes=provenance.changes,
         license_id=license_id,
         is_hub_name=provenance.base is not None and HUB_NAME.fullmatch(provenance.base.name) is not None,
         held_out=held_out,

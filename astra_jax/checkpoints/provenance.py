@@ -57,6 +57,8 @@ class Provenance(Frozen):
 
     base: BaseWeights | None = None
     stages: tuple[TrainingStage, ...] = ()
+    changes: tuple[str, ...] = ()
+    """Changes that a conversion made to the base model, a sentence each without its full stop."""
     source_files: tuple[dict[str, str], ...] = ()
     """Names of files and their SHA-256, one dict for each conversion from a HuggingFace folder, in order."""
 
@@ -83,8 +85,8 @@ def read_provenance(folder: Path | None) -> Provenance:
         raise ProvenanceError(f"{path}: {error.errors()[0]['msg']}; delete it to go on without provenance") from error
 
 
-def imported(hf_folder: Path, names: Sequence[str]) -> Provenance:
-    """Return the provenance of a HuggingFace folder, with the digests of the named files.
+def imported(hf_folder: Path, names: Sequence[str], changes: Sequence[str] = ()) -> Provenance:
+    """Return the provenance of a HuggingFace folder, with the digests of the named files, and changes.
 
     A folder that this package exported has a provenance; any other folder is itself the base model.
 
@@ -97,7 +99,8 @@ def imported(hf_folder: Path, names: Sequence[str]) -> Provenance:
     for name in names:
         with (hf_folder / name).open("rb") as file:
             digests[name] = hashlib.file_digest(file, "sha256").hexdigest()  # reads block by block
-    return before.model_copy(update={"source_files": (*before.source_files, digests)})
+    more = {"source_files": (*before.source_files, digests), "changes": (*before.changes, *changes)}
+    return before.model_copy(update=more)
 
 
 def base_model(hf_folder: Path) -> BaseWeights:

@@ -236,6 +236,7 @@ def _add_convert(commands: Commands) -> None:
     for direction, text, kept in (
         ("hf-to-orbax", "a HuggingFace folder to a checkpoint of ours", "float32, as training wants them"),
         ("orbax-to-hf", "a checkpoint of ours to a HuggingFace folder", "as they are"),
+        ("gguf-to-hf", "a GGUF file to a HuggingFace folder", "float32"),
     ):
         command = convert.add_parser(direction, help=text)
         command.add_argument("source", type=Path, metavar="SRC")
@@ -246,6 +247,7 @@ def _add_convert(commands: Commands) -> None:
 
 def _convert(options: argparse.Namespace) -> None:
     from astra_jax.checkpoints.convert import CHECKPOINT, hf_to_orbax, orbax_to_hf
+    from astra_jax.checkpoints.gguf_file import gguf_to_hf
     from astra_jax.checkpoints.hf import HF_FOLDER
     from astra_jax.cli.surroundings import lock_beside
 
@@ -254,6 +256,8 @@ def _convert(options: argparse.Namespace) -> None:
     with lock_beside(destination, CHECKPOINT if is_to_orbax else HF_FOLDER, [source]):
         if is_to_orbax:
             model = hf_to_orbax(source, destination, param_dtype=dtype or "float32")
+        elif options.direction == "gguf-to-hf":
+            model = gguf_to_hf(source, destination, dtype=dtype or "float32")
         else:
             model = orbax_to_hf(source, destination, dtype=dtype)
     print(f"convert: {model.num_parameters} parameters -> {destination}")

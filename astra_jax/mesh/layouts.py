@@ -18,8 +18,9 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from astra_jax.config import ConfigError
 from astra_jax.model.config import ModelConfig, Params
+from astra_jax.model.families import PARAMETER_AXES
 from astra_jax.model.qwen3 import abstract_params, layers_apart
-from astra_jax.model.sharding import MESH_AXES, PARAMETER_AXES, MeshConfig, is_matrix, spec
+from astra_jax.model.sharding import MESH_AXES, MeshConfig, is_matrix, spec
 
 
 def rollout_mesh(config: MeshConfig | None, mesh: Mesh | None) -> Mesh | None:
@@ -58,7 +59,7 @@ def laid_out_for_decoding(config: ModelConfig, mesh: Mesh | None, params: Params
 def weights_for_decoding(config: ModelConfig, mesh: Mesh | None) -> Callable[[Params], Params]:
     """Return the function that lays out a learner's `Params` for decoding on `mesh`; on one device it converts them.
 
-    Matrices are converted to the type that the model computes in. Norms stay as they are, since it computes with them
+    Matrices are converted to the type that the model computes in. Norms and biases stay as they are: norms are computed
     in float32. So the policy stays the same. Beside both layouts only one layer, or the embeddings, exist whole.
     """
 

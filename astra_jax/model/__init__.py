@@ -1,6 +1,6 @@
-"""Qwen3 in JAX.
+"""Dense language models in JAX: Qwen3, Qwen2.5, Llama (SmolLM2).
 
-config             The shape of a Qwen3 model, its presets, and its two-way reading of a HuggingFace `config.json`.
+config             The shape of a dense model, presets, and the two-way reading of a HuggingFace `config.json`.
 qwen3              Qwen3 (arXiv 2505.09388) in Flax NNX: q/k norm, grouped queries, rope, SwiGLU; layers stacked and
                    scanned.
 embedding          Token embeddings looked up in a table that is split over the mesh, without gathering the table.
@@ -13,4 +13,6 @@ remat              Values that the backward pass recomputes, by name: memory aga
 logprobs           Log-probabilities of target tokens: the logits [tokens, V] never exist whole.
 flops              The arithmetic of a step, and the share of the hardware's that it uses.
 visible_blocks     The blocks of keys that a block of queries must visit where responses share a prompt.
+families           The families of dense models: what sets one apart, in one table, and the weights that they have in
+                   common.
 """

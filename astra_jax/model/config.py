@@ -1,4 +1,4 @@
-"""The shape of a Qwen3 model, its presets, and its two-way reading of a HuggingFace `config.json`."""
+"""The shape of a dense model, presets, and the two-way reading of a HuggingFace `config.json`."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from astra_jax.config import ConfigError
+from astra_jax.model.families import FAMILIES, Family, FamilyName
 from astra_jax.transformers_library import transformers_library
 
 Params = dict[str, Any]
@@ -35,10 +36,12 @@ class YarnScaling(BaseModel):
 
 
 class ModelConfig(BaseModel):
-    """Sizes and numerics of one dense Qwen3; frozen and hashable: a static argument of jitted functions."""
+    """Family, sizes and numerics of one dense model; frozen and hashable: a static argument of jitted functions."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
+    family: FamilyName = "qwen3"
+    """Family of dense models: a row of `model.families`."""
     vocab_size: int = Field(gt=0)
     """Embeddings: token ids that the model knows."""
     hidden_size: int = Field(gt=0)
@@ -82,6 +85,11 @@ class ModelConfig(BaseModel):
         return self
 
     @property
+    def of_family(self) -> Family:
+        """What sets the model's family apart."""
+        return FAMILIES[self.family]
+
+    @property
     def context_tokens(self) -> int:
         """The longest sequence whose positions the rope covers.
 
@@ -102,7 +110,9 @@ class ModelConfig(BaseModel):
         >>> QWEN3_PRESETS["qwen3-0.6b"].num_parameters
         596049920
         """
-        attention = self.hidden_size * self.head_dim * 2 * (self.num_heads + self.num_kv_heads) + 2 * self.head_dim
+        attention = self.hidden_size * self.head_dim * 2 * (self.num_heads + self.num_kv_heads)
+        attention += 2 * self.head_dim * self.of_family.qk_norm
+        attention += self.head_dim * (self.num_heads + 2 * self.num_kv_heads) * self.of_family.attention_bias
         mlp = 3 * self.hidden_size * self.intermediate_size
         embeddings = self.vocab_size * self.hidden_size * (1 if self.tie_word_embeddings else 2)
         return self.num_layers * (attention + mlp + 2 * self.hidden_size) + embeddings + self.hidden_size
@@ -141,32 +151,40 @@ class ModelConfig(BaseModel):
         transformers reads it, or refused”.
 
         Raises:
-            ValueError: another architecture, a missing key, two ropes, or a feature that dense Qwen3 does not have.
+            ValueError: another architecture, a missing key, two ropes, or a feature that no family here has.
         """
-        if hf.get("model_type") != "qwen3":
-            raise ValueError(f"config.json: expected model_type 'qwen3', found {hf.get('model_type')!r}")
+        name: Any = hf.get("model_type")
+        if name not in FAMILIES:
+            known = ", ".join(f"{model_type!r} ({family.name})" for model_type, family in FAMILIES.items())
+            raise ValueError(f"config.json: expected model_type {known}, found {name!r}")
+        family = FAMILIES[name]
         ropes = [hf, *(rope for key in ("rope_parameters", "rope_scaling") if isinstance(rope := hf.get(key), Mapping))]
         given = {key for stated in ropes for key, value in stated.items() if value is not None}
-        if missing := sorted({*_HF_KEYS.values(), "rope_theta"} - given):
-            raise ValueError(f"config.json: missing keys {missing}")
+        inferred = set() if family.states_head_dim else {"head_dim"}
+        if missing := sorted({*_HF_KEYS.values(), "rope_theta"} - inferred - given):
+            raise ValueError(f"config.json: missing keys {missing} of a {family.name}")
         for rope in ropes:
             if (rope_type := rope.get("rope_type", rope.get("type", "default"))) not in ("default", "yarn"):
                 raise ValueError(f"config.json: expected rope type 'default' or 'yarn', found {rope_type!r}")
         try:
             # A copy: `transformers` rewrites nested values in place.
-            config = transformers_library().Qwen3Config.from_dict(copy.deepcopy(dict(hf)))
+            config = transformers_library().CONFIG_MAPPING[name].from_dict(copy.deepcopy(dict(hf)))
         except Exception as error:  # its type depends on the fault and on the version of transformers
             raise ValueError(f"config.json: {' '.join(str(error).split())}") from error
         required_layers = ["full_attention"] * config.num_hidden_layers
-        for key, required in (*_REQUIRED.items(), ("layer_types", required_layers), ("is_heterogeneous", False)):
+        no_bias = () if family.attention_bias else (("attention_bias", False),)  # Qwen2.5 does not read the key
+        of_all = (*_REQUIRED.items(), ("layer_types", required_layers), ("is_heterogeneous", False))
+        for key, required in (*of_all, *no_bias):
             if (found := getattr(config, key, required)) != required:
-                raise ValueError(f"config.json: expected {key} = {required!r}, found {found!r}")
+                raise ValueError(f"config.json: expected {key} = {required!r} of a {family.name}, found {found!r}")
         rope = _stated_rope(config.rope_parameters, ropes)
         rope_theta, is_yarn = rope.pop("rope_theta"), rope.pop("rope_type", None) is not None
         if rope and not is_yarn:
             raise ValueError(f"config.json: the keys {sorted(rope)} are for a rope of type 'yarn' alone; remove them")
+        head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
         return cls(
-            **{ours: getattr(config, theirs) for ours, theirs in _HF_KEYS.items()},
+            family=name,
+            **{ours: getattr(config, theirs, head_dim) for ours, theirs in _HF_KEYS.items()},
             tie_word_embeddings=config.tie_word_embeddings,
             rope_theta=rope_theta,
             yarn=YarnScaling(**rope) if rope else None,
@@ -178,8 +196,10 @@ class ModelConfig(BaseModel):
         rope: dict[str, Any] = {"rope_type": "default", "rope_theta": self.rope_theta}
         if self.yarn is not None:
             rope = {"rope_type": "yarn", "rope_theta": self.rope_theta, **self.yarn.model_dump()}
-        config = transformers_library().Qwen3Config(
-            architectures=["Qwen3ForCausalLM"],
+        config = transformers_library().CONFIG_MAPPING[self.family](
+            architectures=[self.of_family.architecture],
+            bos_token_id=None,  # Llama's own ids would be those of another tokenizer
+            eos_token_id=None,
             **{theirs: getattr(self, ours) for ours, theirs in _HF_KEYS.items()},
             tie_word_embeddings=self.tie_word_embeddings,
             rope_parameters=rope,
@@ -204,7 +224,7 @@ _HF_KEYS = {
 }
 
 
-_REQUIRED = {"hidden_act": "silu", "attention_bias": False, "use_sliding_window": False, "is_causal": True}
+_REQUIRED = {"hidden_act": "silu", "mlp_bias": False, "use_sliding_window": False, "is_causal": True}
 _NO_EFFECT = (("rope_type", "default"), ("partial_rotary_factor", 1.0), ("truncate", True))
 """Keys of a rope with the value that changes nothing."""
 _AT_THE_TOP = {"rope_theta", "partial_rotary_factor", "original_max_position_embeddings"}
@@ -227,21 +247,6 @@ def _stated_rope(read: Mapping[str, Any], ropes: Sequence[Mapping[str, Any]]) ->
     return stated
 
 
-def _qwen3(
-    hidden_size: int, num_layers: int, num_heads: int, intermediate_size: int, *, tied: bool = False
-) -> ModelConfig:
-    return ModelConfig(
-        vocab_size=151_936,
-        hidden_size=hidden_size,
-        num_layers=num_layers,
-        num_heads=num_heads,
-        num_kv_heads=8,
-        head_dim=128,
-        intermediate_size=intermediate_size,
-        tie_word_embeddings=tied,
-    )
-
-
 class ModelOverrides(BaseModel):
     """Changes that a run makes to the model that it starts from; fields that are not named stay as they are."""
 
@@ -262,11 +267,23 @@ class ModelOverrides(BaseModel):
 
 
 QWEN3_PRESETS: Mapping[str, ModelConfig] = {
-    "qwen3-0.6b": _qwen3(1024, 28, 16, 3072, tied=True),
-    "qwen3-1.7b": _qwen3(2048, 28, 16, 6144, tied=True),
-    "qwen3-4b": _qwen3(2560, 36, 32, 9728, tied=True),
-    "qwen3-8b": _qwen3(4096, 36, 32, 12_288),
-    "qwen3-14b": _qwen3(5120, 40, 40, 17_408),
-    "qwen3-32b": _qwen3(5120, 64, 64, 25_600),
+    f"qwen3-{size}": ModelConfig(
+        vocab_size=151_936,
+        hidden_size=width,
+        num_layers=layers,
+        num_heads=heads,
+        num_kv_heads=8,
+        head_dim=128,
+        intermediate_size=mlp,
+        tie_word_embeddings=tied,
+    )
+    for size, width, layers, heads, mlp, tied in (
+        ("0.6b", 1024, 28, 16, 3072, True),
+        ("1.7b", 2048, 28, 16, 6144, True),
+        ("4b", 2560, 36, 32, 9728, True),
+        ("8b", 4096, 36, 32, 12_288, False),
+        ("14b", 5120, 40, 40, 17_408, False),
+        ("32b", 5120, 64, 64, 25_600, False),
+    )
 }
 """Every dense Qwen3 (arXiv 2505.09388, table 1, and the published `config.json` of each)."""

@@ -39,7 +39,7 @@ def forward_flops(model: ModelConfig, tokens: int, attended: float, *, logits_to
 
 
 def matrix_parameters(model: ModelConfig) -> int:
-    """Return how many weights tokens are multiplied with: all but norms and a table that is only looked up."""
+    """Return how many weights tokens are multiplied with: all but norms, biases and a table that is only looked up."""
     leaves = jax.tree_util.tree_leaves_with_path(abstract_params(model))
     in_matrices = sum(leaf.size for path, leaf in leaves if is_matrix(*parameter_path(path)))
     looked_up = 0 if model.tie_word_embeddings else model.vocab_size * model.hidden_size

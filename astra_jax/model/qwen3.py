@@ -1,5 +1,7 @@
 """Qwen3 (arXiv 2505.09388) in Flax NNX: q/k norm, grouped queries, rope, SwiGLU; layers stacked and scanned.
 
+The other families of `model.families` differ in the q/k norm and in biases alone.
+
 Dimensions: B batch rows · T tokens · D width · N query heads · K key/value heads · H head width · F MLP width ·
 V vocabulary · L layers.
 
@@ -7,7 +9,8 @@ Parameters travel outside the module as a plain nested dictionary of arrays (`Pa
 
     {"embedding": [V, D], "final_norm": [D], "unembedding": [V, D] (untied only),
      "layers": {"attention_norm": [L, D], "q_proj": [L, D, N, H], "k_proj", "v_proj": [L, D, K, H],
-                "q_norm", "k_norm": [L, H], "o_proj": [L, N, H, D],
+                "q_norm", "k_norm": [L, H] (Qwen3), "q_bias": [L, N, H], "k_bias", "v_bias": [L, K, H] (Qwen2.5),
+                "o_proj": [L, N, H, D],
                 "mlp_norm": [L, D], "gate_proj", "up_proj": [L, D, F], "down_proj": [L, F, D]}}
 
 so that gradients, optimisers, checkpoints and shardings are trees of arrays, and `bind(config, params)` makes the
@@ -112,8 +115,13 @@ class Layer(nnx.Module):
         self.q_proj = param(width, heads, head_dim)
         self.k_proj = param(width, kv_heads, head_dim)
         self.v_proj = param(width, kv_heads, head_dim)
-        self.q_norm = param(head_dim)
-        self.k_norm = param(head_dim)
+        if config.of_family.qk_norm:
+            self.q_norm = param(head_dim)
+            self.k_norm = param(head_dim)
+        if config.of_family.attention_bias:
+            self.q_bias = param(heads, head_dim)
+            self.k_bias = param(kv_heads, head_dim)
+            self.v_bias = param(kv_heads, head_dim)
         self.o_proj = param(heads, head_dim, width)
         self.mlp_norm = param(width)
         self.gate_proj = param(width, mlp)
@@ -121,13 +129,16 @@ class Layer(nnx.Module):
         self.down_proj = param(mlp, width)
 
     def qkv(self, x_BTD: jax.Array, rope: Rope) -> tuple[jax.Array, jax.Array, jax.Array]:
-        """Return normed and rotated queries [B, T, N, H] and keys [B, T, K, H], and values [B, T, K, H]."""
+        """Return rotated queries [B, T, N, H] and keys [B, T, K, H], and values [B, T, K, H]."""
         eps, dtype = self.config.rms_norm_eps, x_BTD.dtype
         x_BTD = _rms_norm(x_BTD, self.attention_norm[...], eps)
         q_BTNH, k_BTKH, v_BTKH = (_project(x_BTD, w[...]) for w in (self.q_proj, self.k_proj, self.v_proj))
-        q_BTNH = _rotate(_rms_norm(q_BTNH, self.q_norm[...], eps), rope).astype(dtype)
-        k_BTKH = _rotate(_rms_norm(k_BTKH, self.k_norm[...], eps), rope).astype(dtype)
-        return q_BTNH, k_BTKH, v_BTKH
+        if self.config.of_family.attention_bias:
+            q_BTNH, k_BTKH = q_BTNH + self.q_bias[...].astype(dtype), k_BTKH + self.k_bias[...].astype(dtype)
+            v_BTKH = v_BTKH + self.v_bias[...].astype(dtype)
+        if self.config.of_family.qk_norm:
+            q_BTNH, k_BTKH = _rms_norm(q_BTNH, self.q_norm[...], eps), _rms_norm(k_BTKH, self.k_norm[...], eps)
+        return _rotate(q_BTNH, rope).astype(dtype), _rotate(k_BTKH, rope).astype(dtype), v_BTKH
 
     def residual(self, x_BTD: jax.Array, attended_BTNH: jax.Array) -> jax.Array:
         """Return the block's output [B, T, D], from its input and the output of its heads."""
@@ -204,7 +215,7 @@ def _param(config: ModelConfig, *shape: int) -> nnx.Param:
 
 
 def init_params(config: ModelConfig, seed: int) -> Params:
-    """Return random parameters for training from scratch: normal with standard deviation 1/√fan-in, norms one.
+    """Return random parameters for training from scratch: normal with deviation 1/√fan-in, norms one, biases zero.
 
     Branches that write to the residual stream start 1/√(2L) smaller, so that its variance does not grow with depth.
     """
@@ -218,6 +229,8 @@ def init_params(config: ModelConfig, seed: int) -> Params:
         name = path[-1].key
         if name.endswith("norm"):
             return jnp.ones(leaf.shape, leaf.dtype)
+        if name.endswith("bias"):
+            return jnp.zeros(leaf.shape, leaf.dtype)
         values = rng.standard_normal(leaf.shape, np.float32) * np.float32(std_of.get(name, width**-0.5))
         return jnp.asarray(values, leaf.dtype)
 

@@ -13,6 +13,7 @@ from pydantic import Field
 
 from astra_jax.config import ConfigError, Frozen
 from astra_jax.model.config import ModelConfig
+from astra_jax.model.families import PARAMETER_AXES
 
 MESH_AXES = ("data", "fsdp", "context", "tensor")
 
@@ -30,23 +31,6 @@ LOGICAL_TO_MESH: Mapping[str, str | tuple[str, ...] | None] = {
     "norm": None,
     "hidden": None,
     "slots": None,
-}
-
-PARAMETER_AXES: Mapping[tuple[str, ...], tuple[str, ...]] = {
-    ("embedding",): ("vocab", "embed"),
-    ("unembedding",): ("vocab", "embed"),
-    ("final_norm",): ("norm",),
-    ("layers", "attention_norm"): ("layers", "norm"),
-    ("layers", "q_proj"): ("layers", "embed", "heads", "head_dim"),
-    ("layers", "k_proj"): ("layers", "embed", "kv_heads", "head_dim"),
-    ("layers", "v_proj"): ("layers", "embed", "kv_heads", "head_dim"),
-    ("layers", "q_norm"): ("layers", "norm"),
-    ("layers", "k_norm"): ("layers", "norm"),
-    ("layers", "o_proj"): ("layers", "heads", "head_dim", "embed"),
-    ("layers", "mlp_norm"): ("layers", "norm"),
-    ("layers", "gate_proj"): ("layers", "embed", "mlp"),
-    ("layers", "up_proj"): ("layers", "embed", "mlp"),
-    ("layers", "down_proj"): ("layers", "mlp", "embed"),
 }
 
 
@@ -159,8 +143,8 @@ def constrain_params(tree: Any) -> Any:
 def is_matrix(*path: str) -> bool:
     """Return whether the parameter at a path is a matrix that tokens are multiplied with, or their embedding.
 
-    >>> is_matrix("layers", "q_proj"), is_matrix("layers", "q_norm")
-    (True, False)
+    >>> is_matrix("layers", "q_proj"), is_matrix("layers", "q_norm"), is_matrix("layers", "q_bias")
+    (True, False, False)
     """
     return "embed" in PARAMETER_AXES[path]
 

@@ -160,7 +160,7 @@ def quickstart(out: Path, *, seed: int, tool_documents: Sequence[Path], resume: 
     }
     write_whole(out / "summary.json", json.dumps(summary, indent=2) + "\n")
     # Again: the card of the export has no held-out figures yet.
-    card = model_card(folders["rl"], read_model(folders["rl"]).num_parameters)
+    card = model_card(folders["rl"], read_model(folders["rl"]))
     write_whole(out / "hf" / MODEL_CARD, card)
     question = a_question(list(RecordSource(out / "heldout", Environment)))
     write_whole(out / QUESTION, json.dumps(question, ensure_ascii=False, indent=2) + "\n")

@@ -32,7 +32,7 @@ class OptimizerConfig(Frozen):
     eps: float = 1e-8
     """Number added to the root of Adam's second moments."""
     weight_decay: float = Field(default=0.0, ge=0)
-    """Share of a matrix that one update at a rate of 1 would take away; norms do not decay."""
+    """Share of a matrix that one update at a rate of 1 would take away; norms and biases do not decay."""
     max_grad_norm: float = Field(default=1.0, gt=0)
     """Global norm to which larger gradients are scaled down."""
 

@@ -177,9 +177,9 @@ def test_every_fault_of_a_folder_is_named_and_nothing_is_written(tmp_path):
         hf_to_orbax(tmp_path / "hf", tmp_path / "ours")
     assert str(error.value).splitlines()[1:] == [
         "  model.norm.weight is in model-00001-of-00002.safetensors and again in model-00002-of-00002.safetensors",
-        "  missing model.layers.1.mlp.up_proj.weight (48, 32)",
-        "  extra model.layers.0.self_attn.q_proj.bias (64,)",
-        "  model.norm.weight: expected shape (32,), found (31,)",
+        "  expected model.layers.0.self_attn.q_proj.bias absent, found (64,)",
+        "  expected model.layers.1.mlp.up_proj.weight (48, 32), found none",
+        "  expected model.norm.weight (32,), found (31,)",
         "  lm_head.weight: expected dtype ['BF16', 'F16', 'F32'], found I32",
     ]
     assert [entry.name for entry in tmp_path.iterdir()] == ["hf"]

@@ -75,5 +75,5 @@ def test_a_provenance_that_is_none_is_refused(tmp_path):
 def test_the_card_of_the_shipped_base_names_its_license_and_an_export_names_one_that_is_given(tmp_path, untrained):
     assert ModelCard((TINY_BASE / "README.md").read_text()).data.license == "apache-2.0"
     save_policy(untrained, tmp_path / "policy")
-    assert ModelCard(model_card(tmp_path / "policy", 1)).data.license is None
-    assert ModelCard(model_card(tmp_path / "policy", 1, "apache-2.0")).data.license == "apache-2.0"
+    assert ModelCard(model_card(tmp_path / "policy", untrained.model_config)).data.license is None
+    assert ModelCard(model_card(tmp_path / "policy", untrained.model_config, "apache-2.0")).data.license == "apache-2.0"

@@ -155,7 +155,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     (copied(world, "hf", "hf_with_a_damaged_config") / "config.json").write_text("{")
     (copied(world, "hf", "hf_with_cut_weights") / "model.safetensors").write_bytes(b"12345678")
     path = copied(world, "hf", "hf_of_another_kind") / "config.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"model_type": "llama"}))
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"model_type": "mistral"}))
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Health) as server:
         (world / "port").write_text(str(server.server_address[1]))
         thread = threading.Thread(target=server.serve_forever)
@@ -319,7 +319,7 @@ ROWS = [
     row("convert hf-to-orbax hf_without_weights out", 1, "hf_without_weights", "safetensors"),
     row("convert hf-to-orbax hf_with_a_damaged_config out", 1, "hf_with_a_damaged_config/config.json"),
     row("convert hf-to-orbax hf_with_cut_weights out", 1, "hf_with_cut_weights/model.safetensors"),
-    row("convert hf-to-orbax hf_of_another_kind out", 1, "hf_of_another_kind", "'qwen3'", "'llama'"),
+    row("convert hf-to-orbax hf_of_another_kind out", 1, "hf_of_another_kind", "'qwen3'", "'mistral'"),
     row("convert orbax-to-hf missing out", 1, "missing: ", "no such folder"),
     row("convert orbax-to-hf hf out", 1, "hf", "params.json"),
     row("convert orbax-to-hf policy_not_whole out", 1, "policy_not_whole is damaged"),

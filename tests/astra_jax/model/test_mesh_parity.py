@@ -9,6 +9,7 @@ import pytest
 
 from astra_jax.model.config import ModelConfig
 from astra_jax.model.context_parallel import balance, balanced_order, to_natural_order
+from astra_jax.model.families import FAMILIES
 from astra_jax.model.logprobs import token_logprobs
 from astra_jax.model.qwen3 import bind, init_params
 from astra_jax.model.sharding import MeshConfig, make_mesh, param_shardings, spec
@@ -43,9 +44,9 @@ def batch():
     }
 
 
-def loss_and_gradients(params, batch):
+def loss_and_gradients(config, params, batch):
     def loss_fn(params):
-        model = bind(CONFIG, params)
+        model = bind(config, params)
         hidden_BTD = model(batch["tokens"], batch["positions"], batch["segment_ids"])
         mask_BT = batch["loss_mask"]
         logprobs_BT = token_logprobs(hidden_BTD, model.output_embedding, batch["targets"], mask_BT > 0)
@@ -55,27 +56,28 @@ def loss_and_gradients(params, batch):
 
 
 @functools.cache
-def on_one_device():
-    return jax.jit(loss_and_gradients)(init_params(CONFIG, seed=0), batch())
+def on_one_device(config):
+    return jax.jit(loss_and_gradients, static_argnums=0)(config, init_params(config, seed=0), batch())
 
 
-def on_mesh(mesh_config):
+def on_mesh(config, mesh_config):
     devices = jax.devices()[: int(np.prod(mesh_config.shape))]
     mesh = make_mesh(mesh_config, devices)
-    params = init_params(CONFIG, seed=0)
+    params = init_params(config, seed=0)
     shardings = param_shardings(params, mesh)
     arrays = {
         name: jax.device_put(array, jax.NamedSharding(mesh, spec("batch", "sequence")))
         for name, array in balance(batch(), mesh_config.context).items()
     }
     with jax.set_mesh(mesh):
-        step = jax.jit(loss_and_gradients, out_shardings=(None, shardings))
-        return step(jax.device_put(params, shardings), arrays)
+        step = jax.jit(loss_and_gradients, static_argnums=0, out_shardings=(None, shardings))
+        return step(config, jax.device_put(params, shardings), arrays)
 
 
-def assert_equal_on(mesh_config):
-    loss, gradients = on_one_device()
-    mesh_loss, mesh_gradients = on_mesh(mesh_config)
+def assert_equal_on(mesh_config, family="qwen3"):
+    config = CONFIG.model_copy(update={"family": family})
+    loss, gradients = on_one_device(config)
+    mesh_loss, mesh_gradients = on_mesh(config, mesh_config)
     np.testing.assert_allclose(mesh_loss, loss, rtol=1e-5)
     for (path, expected), found in zip(
         jax.tree_util.tree_leaves_with_path(gradients), jax.tree.leaves(mesh_gradients), strict=True
@@ -87,6 +89,11 @@ def assert_equal_on(mesh_config):
 @pytest.mark.parametrize("mesh", FAST, ids=lambda mesh: "x".join(map(str, mesh.shape)))
 def test_loss_and_every_gradient_are_the_same_on_a_mesh(mesh):
     assert_equal_on(mesh)
+
+
+@pytest.mark.parametrize("family", [family for family in FAMILIES if family != "qwen3"])
+def test_loss_and_every_gradient_of_another_family_are_the_same_on_a_mesh(family):
+    assert_equal_on(MeshConfig(fsdp=2, context=2, tensor=2), family)
 
 
 @pytest.mark.slow

@@ -21,6 +21,7 @@ from astra_jax.episodes import rollout as rollout_module
 from astra_jax.episodes.rollout import RolloutEngine
 from astra_jax.mesh.layouts import rollout_mesh
 from astra_jax.mesh.placement import training_mesh
+from astra_jax.model.families import FAMILIES
 from astra_jax.model.qwen3 import abstract_params
 from astra_jax.model.sharding import MeshConfig, make_mesh
 from astra_jax.plan import PLAN_ENVIRONMENT
@@ -133,11 +134,13 @@ def test_tiny_steps_are_compiled_for_an_absent_tpu_and_once_only(tmp_path):
 
 
 @pytest.mark.slow
-def test_no_weight_is_gathered_for_a_token():
+@pytest.mark.parametrize("family", FAMILIES)
+def test_no_weight_is_gathered_for_a_token(family):
     """The plan says so by a formula (`partitioner_bytes`); this test reads the partitioned program of a run."""
     # In none of these sizes do logits, keys or activations have as many numbers as a weight.
     model = {"vocab_size": 3968, "hidden_size": 256, "num_layers": 2, "num_heads": 8, "num_kv_heads": 4, "head_dim": 32}
-    given = tomllib.loads(_TINY) | {"model": {**model, "intermediate_size": 512}, "group_size": 4}
+    model = {**model, "family": family, "intermediate_size": 512}
+    given = tomllib.loads(_TINY) | {"model": model, "group_size": 4}
     config = RLConfig.model_validate(given)
     mesh = make_mesh(MeshConfig(data=2, tensor=4), jax.devices()[:8])
     step = rollout_steps(config, config.model, mesh, mesh)["decode"]

@@ -7,7 +7,8 @@ import pytest
 
 from astra_jax.training.optimizer import OptimizerConfig, make_optimizer, update_if_finite
 
-PARAMS = {"final_norm": jnp.ones(4), "layers": {"q_norm": jnp.ones((2, 4)), "q_proj": jnp.ones((2, 4, 4))}}
+PARAMS = {"final_norm": jnp.ones(4), "layers": {name: jnp.ones((2, 4)) for name in ("q_norm", "q_bias")}}
+PARAMS["layers"]["q_proj"] = jnp.ones((2, 4, 4))
 
 
 def first_update(config: OptimizerConfig):
@@ -23,11 +24,11 @@ def test_every_parameter_moves_by_the_learning_rate_at_first():
         np.testing.assert_allclose(leaf, -1e-4, rtol=1e-4)
 
 
-def test_weight_decay_pulls_at_matrices_and_leaves_norms_alone():
+def test_weight_decay_pulls_at_matrices_and_leaves_norms_and_biases_alone():
     updates = first_update(OptimizerConfig(learning_rate=1e-4, weight_decay=10.0))
     np.testing.assert_allclose(updates["layers"]["q_proj"], -1.1e-3, rtol=1e-4)
-    np.testing.assert_allclose(updates["layers"]["q_norm"], -1e-4, rtol=1e-4)
-    np.testing.assert_allclose(updates["final_norm"], -1e-4, rtol=1e-4)
+    for leaf in (updates["layers"]["q_norm"], updates["layers"]["q_bias"], updates["final_norm"]):
+        np.testing.assert_allclose(leaf, -1e-4, rtol=1e-4)
 
 
 def test_gradients_beyond_the_norm_are_scaled_down_to_it():
