@@ -86,7 +86,7 @@ def synthesize(quickstart: Path, out: Path, *, count: int) -> None:
     training = load_config(EnvironmentsConfig, ROOT / "configs/tiny_environments.toml")
     of_quickstart = training.model_copy(update={"seed": seed_of(quickstart), "out": quickstart / "environments"})
     split = held_out_configs(of_quickstart)[RL_SPLIT]
-    apart = [str(quickstart / name) for name in ("environments", "heldout", "selection")]
+    apart = [str(quickstart / name) for name in ("environments", "heldout")]
     settings = {"seed": split.seed, "count": count, "out": out, "disjoint_from": json.dumps(apart)}
     # Without demonstrations, as the quickstart's own for RL.
     none = {f"demonstrations.{habit}": 0 for habit in training.demonstrations}

@@ -36,25 +36,25 @@ _HEAD = (
 
 def promises(summary: Summary) -> Iterator[tuple[str, bool]]:
     """Yield each promise of docs/results.md about one quickstart, and whether it is kept."""
-    at_1, at_best, policies = summary["heldout"], summary["heldout_best"], ("sft", "rl")
+    at_1, greedy, policies = summary["heldout"], summary["heldout_greedy"], ("sft", "rl")
     sft, rl = (at_1[name]["f1"] for name in policies)
-    best_sft, best_rl = (at_best[name] for name in policies)
+    greedy_sft, greedy_rl = (greedy[name] for name in policies)
     yield f"quickstart in 12 minutes: {summary['seconds']['total'] / 60:.1f}", summary["seconds"]["total"] <= 720
     yield f"quickstart in 4 GiB: {summary['peak_rss_bytes'] / 2**30:.1f}", summary["peak_rss_bytes"] <= 4 * 2**30
     yield f"SFT's F1 at least 0.30 at temperature 1: {sft:.3f}", sft >= 0.30
     yield f"RL's F1 at least 0.10 above SFT's at temperature 1: {rl - sft:+.3f}", rl - sft >= 0.10
-    gain = best_rl["f1"] - best_sft["f1"]
-    yield f"RL's F1 at least 0.08 above SFT's, each at its best temperature: {gain:+.3f}", gain >= 0.08
+    gain = greedy_rl["f1"] - greedy_sft["f1"]
+    yield f"RL's F1 at least 0.08 above SFT's, greedily: {gain:+.3f}", gain >= 0.08
     calls = [at_1[name]["irrelevant_call_share"] for name in policies]
     yield f"RL calls irrelevant tools less often: {calls[0]:.2%} -> {calls[1]:.2%}", calls[1] < calls[0]
-    calls = [figures["irrelevant_call_share"] for figures in (best_sft, best_rl)]
-    yield f"… half as often, each at its best: {calls[0]:.2%} -> {calls[1]:.2%}", calls[1] <= calls[0] / 2
-    answers = [figures["answer_accuracy"] for figures in (best_sft, best_rl)]
+    calls = [figures["irrelevant_call_share"] for figures in (greedy_sft, greedy_rl)]
+    yield f"… half as often, greedily: {calls[0]:.2%} -> {calls[1]:.2%}", calls[1] <= calls[0] / 2
+    answers = [figures["answer_accuracy"] for figures in (greedy_sft, greedy_rl)]
     yield (
-        f"RL answers rightly no less often, at its best: {answers[0]:.1%} -> {answers[1]:.1%}",
+        f"RL answers rightly no less often, greedily: {answers[0]:.1%} -> {answers[1]:.1%}",
         (answers[1] >= max(answers[0], 0.20)),
     )
-    unseen, seen = best_rl["f1_unseen_tools"], best_rl["f1"]
+    unseen, seen = greedy_rl["f1_unseen_tools"], greedy_rl["f1"]
     yield f"F1 on unseen tools at least half of that on unseen worlds: {unseen:.3f}", unseen >= seen / 2
     difference = summary["export"]["max_abs_logit_difference"]
     yield f"exported logits within 1e-4: {difference}", difference is not None and difference <= 1e-4
@@ -90,7 +90,7 @@ def results_table(summaries: Sequence[Summary]) -> str:
 
     lines = [_HEAD, "|" + "---|" * 9]
     for summary in summaries:
-        for setting, how in (("heldout", "1"), ("heldout_greedy", "greedy"), ("heldout_best", "{:g} (best)")):
+        for setting, how in (("heldout", "1"), ("heldout_greedy", "greedy")):
             for name, shown in POLICIES.items():
                 figures = summary[setting].get(name)
                 if figures is None:

@@ -16,11 +16,7 @@ from astra_jax.model.config import ModelConfig
 MODEL_CARD = "README.md"
 
 _TEMPLATE = Path(__file__).with_name("model_card.md.jinja")
-_SAMPLED = {
-    "heldout": "temperature 1",
-    "heldout_greedy": "greedy",
-    "heldout_best": "its best temperature, chosen on other environments",
-}
+_SAMPLED = {"heldout": "temperature 1", "heldout_greedy": "greedy"}
 _OF_THE_MACHINE = ("second", "mfu", "rss")
 
 

@@ -1,20 +1,18 @@
-"""The quickstart's evaluation: three temperatures, three kinds of unseen environments.
+"""The quickstart's evaluation: two temperatures, three kinds of unseen environments.
 
     heldout          unseen worlds: entities, values and questions, with the tools and domains of the training
     heldout_tools    unseen tools of the same domains, with names and documents of their own
     heldout_domains  unseen domains
-    selection        further unseen worlds, on which each policy's best temperature is chosen and nothing is shown
 
-Temperature 1 is the policy as it is trained; greedy takes the most likely token; the best is a policy's own of
-`CANDIDATE_TEMPERATURES`. Where RL is ahead at temperature 1 alone, it made the policy colder and no wiser.
-All policies, and the program that learns nothing, are measured on the same environments; `n` counts them.
+Temperature 1 is the policy as it is trained; greedy takes the most likely token. Where RL is ahead at temperature 1
+alone, it made the policy colder and no wiser. All policies, and the program that learns nothing, are measured on the same environments; `n` counts them.
 
-Decided: docs/decisions/figures.md, “Policies are compared at three temperatures, with intervals over environments”.
+Decided: docs/decisions/figures.md, “Policies are compared at two temperatures, with intervals over environments”.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -30,13 +28,11 @@ from sandbox.client import AsyncSandboxClient
 from synthesis.record_io import RecordSource
 from synthesis.records import Environment, JsonObject
 
-CANDIDATE_TEMPERATURES: Final = (0.25, 0.5, 0.75)
-"""Candidates for a policy's best temperature; the coldest of equally good ones is chosen."""
-SETTINGS: Final = ("heldout", "heldout_greedy", "heldout_best")
-"""Temperature 1, greedy, and the policy's best: the keys of `summary.json`."""
+SETTINGS: Final = {"heldout": 1.0, "heldout_greedy": 0.0}
+"""Temperatures by the keys of `summary.json`."""
 UNSEEN: Final = {"unseen_tools": "heldout_tools", "unseen_domains": "heldout_domains"}
 """Folders of further splits by the suffix of their figures."""
-HELD_OUT_SPLITS: Final = ("heldout", *UNSEEN.values(), "selection")
+HELD_OUT_SPLITS: Final = ("heldout", *UNSEEN.values())
 _EPISODES_SHOWN: Final = 4
 _CONDUCT: Final = (
     *("tool_calls_per_episode", "failed_call_share"),
@@ -51,8 +47,6 @@ class PolicyEvaluation:
 
     figures: dict[str, JsonObject] = field(default_factory=dict)
     """Figures by setting, one of `SETTINGS`."""
-    selection_f1: dict[str, float] = field(default_factory=dict)
-    """F1 on the `selection` split by candidate temperature."""
     left_out: dict[str, int] = field(default_factory=dict)
     """Environments that are in no figure by split: their prompt is too long, or there is nothing to solve."""
     shown: list[dict[str, Any]] = field(default_factory=list)
@@ -76,7 +70,7 @@ async def evaluate_baselines(out: Path, config_path: Path, *, seed: int, url: st
     by_split = {}
     async with AsyncSandboxClient(url) as sandbox:
         engine = RolloutEngine(*read_policy(out / "base"), sandbox, config.rollout)
-        for split in ("heldout", *UNSEEN.values()):
+        for split in HELD_OUT_SPLITS:
             environments = list(RecordSource(out / split, Environment))
             by_split[split] = await evaluate_program(lexical, environments, config, sandbox, can_run=engine.can_run)
     return {"lexical": _figures(by_split.pop("heldout"), by_split, seed=seed)}
@@ -105,24 +99,17 @@ async def evaluate_policy(
     async with AsyncSandboxClient(url) as sandbox:
         engine = RolloutEngine(policy.model_config, policy.tokenizer, sandbox, config.rollout)
 
-        async def run(split: str, temperatures: Sequence[float]) -> list[Evaluation]:
+        async def run(split: str) -> list[Evaluation]:
             environments = list(RecordSource(out / split, Environment))
             of_split = config.model_copy(update={"environments": out / split})
             evaluations = await evaluate_environments(
-                temperatures, engine, policy.params, environments, of_split, seed=seed
+                list(SETTINGS.values()), engine, policy.params, environments, of_split, seed=seed
             )
             found.left_out[split] = evaluations[0].num_left_out
             return evaluations
 
-        # Chosen on a split of its own, so that the held-out figures at the best temperature are unbiased.
-        for temperature, evaluation in zip(
-            CANDIDATE_TEMPERATURES, await run("selection", CANDIDATE_TEMPERATURES), strict=True
-        ):
-            found.selection_f1[str(temperature)] = evaluation.figures["f1"]
-        best = float(max(found.selection_f1, key=lambda temperature: found.selection_f1[temperature]))
-        temperatures = dict(zip(SETTINGS, (1.0, 0.0, best), strict=True))
-        by_split = {split: await run(split, list(temperatures.values())) for split in ("heldout", *UNSEEN.values())}
-        for number, (setting, temperature) in enumerate(temperatures.items()):
+        by_split = {split: await run(split) for split in HELD_OUT_SPLITS}
+        for number, (setting, temperature) in enumerate(SETTINGS.items()):
             of_setting = {split: evaluations[number] for split, evaluations in by_split.items()}
             worlds = of_setting.pop("heldout")
             found.figures[setting] = {"temperature": temperature, **_figures(worlds, of_setting, seed=seed)}
@@ -142,7 +129,6 @@ def summarised(
     by_setting["heldout"] |= baselines or {}
     return {
         **by_setting,
-        "selection_f1": {name: evaluation.selection_f1 for name, evaluation in evaluations.items()},
         "left_out": {
             split: max(evaluation.left_out[split] for evaluation in evaluations.values()) for split in HELD_OUT_SPLITS
         },
@@ -162,7 +148,6 @@ def closing_table(summary: Mapping[str, Any]) -> str:
             cells = ("{:.3f} [{:.3f}, {:.3f}]".format(figures[key], *figures[f"{key}_interval"]) for key in columns)
             temperature = figures.get("temperature")  # a baseline has none
             how = {0.0: "0 (greedy)", None: "learns nothing"}.get(temperature) or f"{temperature:g}"
-            how += " (best)" if setting == "heldout_best" else ""
             lines.append(f"{name:<10} {how:<14}" + "".join(f" {cell:<21}" for cell in cells))
     lines += dict.fromkeys(number_of_environments(summary[setting]) for setting in SETTINGS)
     left_out = ", ".join(f"{count} of {split}" for split, count in summary["left_out"].items() if count)

@@ -46,7 +46,6 @@ class Summary(BaseModel):
     heldout: dict[str, dict[str, float | tuple[float, float]]] = {}
     """Policy to its figures on held-out environments, sampled at temperature 1."""
     heldout_greedy: dict[str, dict[str, float | tuple[float, float]]] = {}
-    heldout_best: dict[str, dict[str, float | tuple[float, float]]] = {}
     """Policy to its figures at the best of a few temperatures, which was chosen on other environments."""
     left_out: dict[str, int] = {}
     """Split to its environments whose prompt is too long, or with nothing to solve; they are in no figure."""
@@ -156,11 +155,7 @@ def _run(run_dir: Path, describe: Callable[[Path], DataSet]) -> dict[str, Any]:
             f"{run_dir} is not a record directory, and holds no summary.json, figures.json, metrics.jsonl, episode "
             "logs or record directories; name the `out` folder of a run or of a synthesis"
         )
-    settings = (
-        (_title_of_first(summary), summary.heldout),
-        ("Greedy", summary.heldout_greedy),
-        (f"Each at its best temperature{_best_temperatures(summary)}", summary.heldout_best),
-    )
+    settings = ((_title_of_first(summary), summary.heldout), ("Greedy", summary.heldout_greedy))
     return {
         "summary": summary,
         "programs": PROGRAMS,
@@ -186,13 +181,6 @@ def _title_of_first(summary: Summary) -> str:
     """Return the words for the temperature of `heldout`: 1 in a quickstart, any in an evaluation."""
     temperatures = {figures.get("temperature", 1.0) for figures in summary.heldout.values()}
     return "Greedy" if temperatures == {0.0} else f"At temperature {', '.join(f'{t:g}' for t in temperatures)}"
-
-
-def _best_temperatures(summary: Summary) -> str:
-    """Return the temperature of each policy in `heldout_best`, in words."""
-    found = {policy_name(policy): figures.get("temperature") for policy, figures in summary.heldout_best.items()}
-    told = ", ".join(f"{name} {temperature}" for name, temperature in found.items() if isinstance(temperature, float))
-    return f" ({told})" if told else ""
 
 
 def in_words_seconds(seconds: float) -> str:

@@ -27,8 +27,6 @@ NUM_HELD_OUT: Final = 256
 """Number of environments in each held-out split. Each is tried once, since mostly all of its episodes fail, or none
 does."""
 NUM_UNSEEN: Final = 48
-NUM_SELECTION: Final = 128
-"""Number of environments in the split on which temperatures are chosen; their F1 differ by a few hundredths."""
 _SEED_OFFSET: Final = 1_000_000
 
 
@@ -140,7 +138,7 @@ def held_out_configs(training: EnvironmentsConfig) -> dict[str, EnvironmentsConf
     >>> training = EnvironmentsConfig(seed=0, count=1000, out="runs/train", domains={"library": 1.0})
     >>> splits = held_out_configs(training)
     >>> [(name, split.count, split.unseen) for name, split in splits.items()]
-    [('rl_environments', 640, 'worlds'), ('heldout', 256, 'worlds'), ('selection', 128, 'worlds'), \
+    [('rl_environments', 640, 'worlds'), ('heldout', 256, 'worlds'), \
 ('heldout_tools', 48, 'tools'), ('heldout_domains', 48, 'domains')]
     >>> str(splits["heldout"].out), "library" in splits["heldout_domains"].domains
     ('runs/heldout', False)
@@ -150,20 +148,18 @@ def held_out_configs(training: EnvironmentsConfig) -> dict[str, EnvironmentsConf
     """
     if training.difficulty == "hard":
         raise ValueError('there are no unseen tools of difficulty = "hard"; set it to "plain"')
-    names = (RL_SPLIT, "heldout", "selection", "heldout_tools", "heldout_domains")
+    names = (RL_SPLIT, "heldout", "heldout_tools", "heldout_domains")
     out = {name: training.out.with_name(name) for name in names}
     known: Mapping[str, float] = EnvironmentsConfig.model_fields["domains"].default
     others = {domain: 1.0 for domain in known if domain not in training.domains}
     if not others:
         raise ValueError(f"every default domain is among {sorted(training.domains)}; leave one out")
     learnt_from = (training.out, out[RL_SPLIT])
-    chosen = (*learnt_from, out["selection"])
     changes: dict[str, dict[str, Any]] = {
         RL_SPLIT: {"count": NUM_RL, "disjoint_from": (training.out,)},
         "heldout": {"count": NUM_HELD_OUT, "disjoint_from": learnt_from},
-        "selection": {"count": NUM_SELECTION, "disjoint_from": (*learnt_from, out["heldout"])},
-        "heldout_tools": {"count": NUM_UNSEEN, "disjoint_from": chosen, "unseen": "tools"},
-        "heldout_domains": {"count": NUM_UNSEEN, "disjoint_from": chosen, "unseen": "domains", "domains": others},
+        "heldout_tools": {"count": NUM_UNSEEN, "disjoint_from": learnt_from, "unseen": "tools"},
+        "heldout_domains": {"count": NUM_UNSEEN, "disjoint_from": learnt_from, "unseen": "domains", "domains": others},
     }
     return {
         name: training.model_copy(

@@ -27,7 +27,6 @@ def a_summary(**changes: Any) -> dict[str, Any]:
         "export": {"max_abs_logit_difference": 1.3e-05, "bit_equal": True},
         "heldout": setting,
         "heldout_greedy": setting,
-        "heldout_best": setting,
         **changes,
     }
 

@@ -53,7 +53,7 @@ def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     # Four steps of SFT earn nothing, and groups without variance teach nothing: RL gets a reward that varies.
     monkeypatch.setattr(rollouts, "finished_episode", lambda episode, _: episode)
     monkeypatch.setattr(rollouts, "earned", lambda _, episode: sum(episode.ledger.ids) % 7 / 7)
-    for name, count in (("NUM_RL", 12), ("NUM_HELD_OUT", NUM_HELD_OUT), ("NUM_UNSEEN", 4), ("NUM_SELECTION", 4)):
+    for name, count in (("NUM_RL", 12), ("NUM_HELD_OUT", NUM_HELD_OUT), ("NUM_UNSEEN", 4)):
         monkeypatch.setattr(environments_config, name, count)
     return tmp_path / "run"
 
@@ -67,7 +67,7 @@ def test_every_stage_runs_and_the_summary_follows_from_the_episodes(small: Path)
     assert summary["environments"] == {
         "train": 24,
         "rl_environments": 12,
-        **dict.fromkeys(("heldout", "heldout_tools", "heldout_domains", "selection"), 4),
+        **dict.fromkeys(("heldout", "heldout_tools", "heldout_domains"), 4),
     }
     assert summary["export"]["bit_equal"]
     episodes: list[dict[str, Any]] = [json.loads(line) for line in (small / "episodes.jsonl").read_text().splitlines()]
@@ -86,7 +86,7 @@ def test_every_stage_runs_and_the_summary_follows_from_the_episodes(small: Path)
         assert figures["tokens_per_turn"] == pytest.approx(tokens / sum(episode["num_turns"] for episode in own))
         assert tokens > 0
     counts = {"n": NUM_HELD_OUT, "n_unseen_tools": 4, "n_unseen_domains": 4}
-    for setting in ("heldout", "heldout_greedy", "heldout_best"):
+    for setting in ("heldout", "heldout_greedy"):
         assert {"base", "sft", "rl"} <= set(summary[setting])
         for figures in summary[setting].values():
             assert {key: figures[key] for key in counts} == counts
