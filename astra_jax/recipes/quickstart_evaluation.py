@@ -5,7 +5,8 @@
     heldout_domains  unseen domains
 
 Temperature 1 is the policy as it is trained; greedy takes the most likely token. Where RL is ahead at temperature 1
-alone, it made the policy colder and no wiser. All policies, and the program that learns nothing, are measured on the same environments; `n` counts them.
+alone, it made the policy colder and no wiser. All policies, and the program that learns nothing, are measured on the
+same environments; `n` counts them.
 
 Decided: docs/decisions/figures.md, “Policies are compared at two temperatures, with intervals over environments”.
 """
