@@ -89,7 +89,6 @@ async def required_packages(sandbox: AsyncSandboxClient, proven: Mapping[str, st
 @contextlib.asynccontextmanager
 async def teacher_for(config: OpenAITeacherConfig | None, out: Path) -> AsyncIterator[Teacher]:
     """Yield the endpoint that the config names, with its replies kept beside `out`, or the embedded teacher."""
-
     if config is None:
         yield ProceduralTeacher()
         return

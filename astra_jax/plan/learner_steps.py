@@ -144,13 +144,7 @@ def _learner_step(
         work=f"{rows.num_rows} rows of {tokens:,} tokens, {num_active:,} of them learnt{in_parts}",
         mesh=mesh,
         trace=functools.partial(
-            trace,
-            params,
-            optimizer_state,
-            batch,
-            model_config=model,
-            optimizer_config=config.optimizer,
-            steps=_STEPS,
+            trace, params, optimizer_state, batch, model_config=model, optimizer_config=config.optimizer, steps=_STEPS
         ),
         bytes_by_category={
             "parameters": bytes_per_chip(params),

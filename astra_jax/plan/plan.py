@@ -185,12 +185,7 @@ def plan(config: SFTConfig | RLConfig, topology: str) -> Plan:
         CheckpointError: the config names no `model`, and `init` is not there.
         CompilerMissing: libtpu is not installed.
     """
-    try:
-        chip = chip_of(topology)
-    except ValueError as error:
-        raise ConfigError(str(error)) from error
-    model = _model(config)
-    devices = _devices(topology)
+    chip, model, devices = chip_of(topology), _model(config), _devices(topology)
     mesh = training_mesh(config.mesh, devices)
     assert mesh is not None  # on TPU there is always one
     rollouts = None
