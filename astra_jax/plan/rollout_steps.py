@@ -149,16 +149,11 @@ class _Calls:
         per_row = self._by_shard(rows)
         tables, real = self._by_shard(rows, limits.longest_table), self._by_shard(rows, dtype=jnp.float32)
         asked = Asked(tables, *(per_row,) * 6, temperature_DR=real, top_k_DR=per_row, top_p_DR=real)
+        arguments = (self.model, self.params, self.pages, asked, jax.ShapeDtypeStruct((), jnp.int32))
         return AbstractStep(
             work=f"a token in each of {sequences} rows, behind {limits.max_tokens:,}",
             mesh=self.mesh,
-            trace=functools.partial(
-                sample_rows.trace,
-                *(self.model, self.params, self.pages, asked),
-                jax.ShapeDtypeStruct((), jnp.int32),
-                end_ids=(0, 1),
-                max_tokens=limits.sample_tokens,
-            ),
+            trace=functools.partial(sample_rows.trace, *arguments, end_ids=(0, 1), max_tokens=limits.sample_tokens),
             bytes_by_category={
                 "parameters": bytes_per_chip(self.params),
                 "KV pool": bytes_per_chip(self.pages),
