@@ -29,17 +29,20 @@ def print_keys(options: argparse.Namespace) -> None:
 
 def config_types(kind: str) -> dict[str, type[BaseModel]]:
     """Return the classes of a kind of config, each by the command that reads it."""
-    from astra_jax.evaluate.environments import EvaluationConfig
-    from astra_jax.rl.config import RLConfig
-    from astra_jax.sft.config import SFTConfig
-    from synthesis.environments.config import EnvironmentsConfig
-    from synthesis.trajectories.config import TrajectoriesConfig
+    if kind == "rl":
+        from astra_jax.rl.config import RLConfig
 
-    of_benchmarks = {f"evaluate {name}": benchmark.config_type for name, benchmark in benchmark_kinds().items()}
-    by_kind: dict[str, dict[str, type[BaseModel]]] = {
-        "rl": {"rl": RLConfig},
-        "sft": {"sft": SFTConfig},
-        "synthesis": {"synthesize trajectories": TrajectoriesConfig, "synthesize environments": EnvironmentsConfig},
-        "evaluation": {"evaluate environments": EvaluationConfig, **of_benchmarks},
-    }
-    return by_kind[kind]
+        return {"rl": RLConfig}
+    if kind == "sft":
+        from astra_jax.sft.config import SFTConfig
+
+        return {"sft": SFTConfig}
+    if kind == "synthesis":
+        from synthesis.environments.config import EnvironmentsConfig
+        from synthesis.trajectories.config import TrajectoriesConfig
+
+        return {"synthesize trajectories": TrajectoriesConfig, "synthesize environments": EnvironmentsConfig}
+    from astra_jax.evaluate.environments import EvaluationConfig
+
+    of_benchmarks = {f"evaluate {name}": kind.config_type for name, kind in benchmark_kinds().items()}
+    return {"evaluate environments": EvaluationConfig, **of_benchmarks}

@@ -69,7 +69,8 @@ async def evaluate_baselines(out: Path, config_path: Path, *, seed: int, url: st
 
     An environment whose prompt is too long for the policy in `out/base` is left out for the program as well.
     """
-    config, by_split = load_config(EvaluationConfig, config_path).model_copy(update={"seed": seed}), {}
+    config = load_config(EvaluationConfig, config_path).model_copy(update={"seed": seed})
+    by_split = {}
     async with AsyncSandboxClient(url) as sandbox:
         engine = RolloutEngine(*read_policy(out / "base"), sandbox, config.rollout)
         for split in HELD_OUT_SPLITS:
@@ -97,7 +98,8 @@ async def evaluate_policy(
 ) -> PolicyEvaluation:
     """Evaluate one policy of a quickstart in `out` on its splits."""
     config = load_config(EvaluationConfig, config_path).model_copy(update={"policy": out / name, "out": out})
-    found, by_split, temperatures = PolicyEvaluation(), {}, list(SETTINGS.values())
+    found, temperatures = PolicyEvaluation(), list(SETTINGS.values())
+    by_split = {}
     async with AsyncSandboxClient(url) as sandbox:
         engine = RolloutEngine(policy.model_config, policy.tokenizer, sandbox, config.rollout)
         for split in HELD_OUT_SPLITS:
@@ -121,9 +123,7 @@ def summarised(
     evaluations: Mapping[str, PolicyEvaluation], baselines: Mapping[str, JsonObject] | None = None
 ) -> dict[str, Any]:
     """Return the evaluation's part of `summary.json`; baselines are beside the policies at temperature 1."""
-    by_setting = {
-        setting: {name: evaluation.figures[setting] for name, evaluation in evaluations.items()} for setting in SETTINGS
-    }
+    by_setting = {key: {name: each.figures[key] for name, each in evaluations.items()} for key in SETTINGS}
     by_setting["heldout"] |= baselines or {}
     left_out = {split: max(each.left_out[split] for each in evaluations.values()) for split in HELD_OUT_SPLITS}
     return {**by_setting, "left_out": left_out}
