@@ -120,9 +120,10 @@ def _masked_scores(
 ) -> jax.Array:
     """Return the float32 scores [K, Q, S] of one chunk of queries and one block of keys."""
     places_S = block * len(kv_segment_ids_S) + jnp.arange(len(kv_segment_ids_S))
-    is_own_CS = of_chunk.segment_ids_PXC[:, None] == kv_segment_ids_S
-    is_prefix_CS = of_chunk.prefix_ids_PXC[:, None] == kv_segment_ids_S
-    mask_CS = (is_own_CS | is_prefix_CS) & (of_chunk.places_PXC[:, None] >= places_S)
+    is_reachable_CS = (of_chunk.segment_ids_PXC[:, None] == kv_segment_ids_S) | (
+        of_chunk.prefix_ids_PXC[:, None] == kv_segment_ids_S
+    )
+    mask_CS = is_reachable_CS & (of_chunk.places_PXC[:, None] >= places_S)
     mask_QS = jnp.tile(mask_CS, (rows_KQH.shape[1] // len(mask_CS), 1))
     return jnp.where(mask_QS, _einsum("kqh,ksh->kqs", rows_KQH, keys_KSH), MASKED)
 
