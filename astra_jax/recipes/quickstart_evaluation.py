@@ -144,8 +144,7 @@ def closing_table(summary: Mapping[str, Any]) -> str:
             how = {0.0: "0 (greedy)", None: "learns nothing"}.get(temperature) or f"{temperature:g}"
             lines.append(f"{name:<10} {how:<14}" + "".join(f" {cell:<21}" for cell in cells))
     lines += dict.fromkeys(number_of_environments(summary[setting]) for setting in SETTINGS)
-    left_out = ", ".join(f"{count} of {split}" for split, count in summary["left_out"].items() if count)
-    if left_out:
+    if left_out := ", ".join(f"{count} of {split}" for split, count in summary["left_out"].items() if count):
         lines.append(
             f"environments whose prompt is too long, or with nothing to solve, left out for every policy: {left_out}"
         )
