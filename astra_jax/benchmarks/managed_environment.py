@@ -134,9 +134,8 @@ def _git(source: Path, *arguments: str) -> bytes:
 
 def _make(harness: Harness, folder: Path, source: Path | None, commit: str | None) -> None:
     python, lock = folder / "bin" / "python", _lock(harness)
-    _run(
-        [sys.executable, "-m", "venv", str(folder)], "Python cannot make a venv", "install Python's venv and ensurepip"
-    )
+    venv = [sys.executable, "-m", "venv", str(folder)]
+    _run(venv, "Python cannot make a venv", "install Python's venv and ensurepip")
     install = [str(python), "-I", "-m", "pip", "install", "--quiet", "--no-input", "--no-cache-dir"]
     install += ["--no-deps", "--require-hashes", "--only-binary", ":all:", "--requirement", str(lock)]
     # The user's settings of pip hold for the index, and not for the place to install to.

@@ -111,9 +111,8 @@ class Tau2(Benchmark):
         """Sum the conversations up, with pass^k as the mean over domains."""
         summary = super().score(samples, raw)
         domains = [[each for each in samples if each.category == name] for name in summary.by_category]
-        pass_hats = {
-            k: sum(pass_hat(each, k) for each in domains) / len(domains) for k in range(1, self.config.trials + 1)
-        }
+        trials = range(1, self.config.trials + 1)
+        pass_hats = {k: sum(pass_hat(each, k) for each in domains) / len(domains) for k in trials}
         return summary.model_copy(update={"pass_hat": pass_hats})
 
     def _command(self, domain: Domain) -> list[str]:

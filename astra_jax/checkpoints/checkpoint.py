@@ -82,11 +82,10 @@ class CheckpointError(AstraError, ValueError):
 class TrainState:
     """All that a run restores when it resumes: the content of `OUT/checkpoints/STEP`.
 
-    `TrainingRun.end_step` saves it, `TrainingRun.restore` reads it. Everything else is read again from its source (the
-    model's shape and tokenizer from `init`, records), and `training.run_record.open_run` refuses a run whose sources
-    have changed. All random draws follow from the config's seed and the position, so no generator is saved. Work after
-    this state begins anew, a half-filled batch included. `metrics.jsonl` has the number of steps in a row that were not
-    finite.
+    Everything else is read again from its source (the model's shape and tokenizer from `init`, records), and
+    `training.run_record.open_run` refuses a run whose sources have changed. All random draws follow from the config's
+    seed and the position, so no generator is saved. Work after this state begins anew, a half-filled batch included.
+    `metrics.jsonl` has the number of steps in a row that were not finite.
     """
 
     step: int
@@ -107,11 +106,9 @@ _DESCRIBED = ("step", "data_position", "unfinished_line")
 class Checkpoints:
     """The checkpoints of one run; at the end of a `with` block it waits for this host's part of the last save."""
 
-    def __init__(
-        self, directory: str | os.PathLike[str], config: ModelConfig, *, keep_weights: int | None = None
-    ) -> None:
+    def __init__(self, directory: Path, config: ModelConfig, *, keep_weights: int | None = None) -> None:
         """Keep the weights of the newest `keep_weights` saves (None: of all)."""
-        self.directory = Path(directory)
+        self.directory = directory
         self.config = config
         self._keep_weights = keep_weights
         self._writer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint")
@@ -229,27 +226,26 @@ class Checkpoints:
             shutil.rmtree(folder)
 
 
-def save_params(path: str | os.PathLike[str], config: ModelConfig, params: Params) -> None:
+def save_params(path: Path, config: ModelConfig, params: Params) -> None:
     """Write weights alone, in place of all that `path` held.
 
     Raises:
         OSError: the disk is full or not writable.
     """
-    path = Path(path)
     _clear(path)
     _begin_part(path, "params", params, config.model_dump(mode="json"), _chunks(params))()
     multihost_utils.sync_global_devices(f"weights in {path}")
 
 
-def read_model(path: str | os.PathLike[str]) -> ModelConfig:
+def read_model(path: Path) -> ModelConfig:
     """Read the model of a checkpoint folder, without its weights.
 
     Raises:
         CheckpointError: there are none, or their description is damaged.
     """
-    description = Path(path) / "params.json"
+    description = path / "params.json"
     if not description.is_file():
-        if not description.parent.is_dir():
+        if not path.is_dir():
             raise CheckpointError(f"{path}: no such folder exists; name a checkpoint folder")
         raise CheckpointError(f"{path}: not a checkpoint folder, since it holds no params.json; try a sub-folder")
     try:
@@ -259,7 +255,7 @@ def read_model(path: str | os.PathLike[str]) -> ModelConfig:
 
 
 def load_params(
-    path: str | os.PathLike[str], *, mesh: Mesh | None = None, overrides: ModelOverrides = NO_OVERRIDES
+    path: Path, *, mesh: Mesh | None = None, overrides: ModelOverrides = NO_OVERRIDES
 ) -> tuple[ModelConfig, Params]:
     """Read the weights of a checkpoint folder, over `mesh` or onto the first device; a host reads its own part.
 
@@ -267,7 +263,6 @@ def load_params(
         CheckpointError: the folder is not a whole checkpoint.
         ConfigError: the mesh does not fit its model.
     """
-    path = Path(path)
     config = overrides.of(read_model(path))
     require_divisible(config, mesh)
     require_whole(path)

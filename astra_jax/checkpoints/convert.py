@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import sys
 import threading
 from collections.abc import Sequence
@@ -51,13 +50,10 @@ CHECKPOINT: Final = Result("converted checkpoint", MARK, "checkpoint", is_replac
 """The folder that `hf_to_orbax` makes. A trained checkpoint is not one, so it is never replaced."""
 
 
-def hf_to_orbax(
-    source: str | os.PathLike[str], destination: str | os.PathLike[str], *, param_dtype: DType = "float32"
-) -> ModelConfig:
-    """Make a checkpoint folder of a HuggingFace folder, with tokenizer, chat template and generation config.
+def hf_to_orbax(source: Path, destination: Path, *, dtype: DType = "float32") -> ModelConfig:
+    """Make a checkpoint folder of a HuggingFace folder in `dtype`, with tokenizer, template and generation config.
 
     A foreign checkpoint is brought to Qwen3's chat format; lines and the provenance say how it changed.
-
     The folder appears whole or not at all, replacing an earlier conversion.
 
     Raises:
@@ -67,9 +63,8 @@ def hf_to_orbax(
         ProvenanceError: the provenance of the source is damaged.
         OSError: the disk is full or not writable.
     """
-    source = Path(source)
-    require_destination(Path(destination), CHECKPOINT, sources=[source])
-    config, params = open_hf(source, param_dtype=param_dtype)
+    require_destination(destination, CHECKPOINT, sources=[source])
+    config, params = open_hf(source, param_dtype=dtype)
     _say_if_no_tokenizer(source)
     hf_config = (source / "config.json").read_bytes()
     if brought := brought_to_chat_format(source, config, params):
@@ -77,8 +72,8 @@ def hf_to_orbax(
         hf_config = json.dumps({**json.loads(hf_config), "vocab_size": config.vocab_size}, indent=2).encode()
         for change in brought.changes:
             print(f"astra: {source}: {change}", file=sys.stderr)
-    with needing_room(Path(destination), config, param_dtype), whole_folder(destination, CHECKPOINT) as folder:
-        with told_as_os_errors(Path(destination)):
+    with needing_room(destination, config, dtype), whole_folder(destination, CHECKPOINT) as folder:
+        with told_as_os_errors(destination):
             _save(params, (folder / "params").absolute())
         copy_companions(source, folder, SETTINGS_FILES if brought else COMPANION_FILES)
         if brought:
@@ -89,20 +84,18 @@ def hf_to_orbax(
     return config
 
 
-def orbax_to_hf(
-    source: str | os.PathLike[str], destination: str | os.PathLike[str], *, dtype: DType | None = None
-) -> ModelConfig:
+def orbax_to_hf(source: Path, destination: Path, *, dtype: DType | None = None) -> ModelConfig:
     """Make a HuggingFace folder of a checkpoint folder, in `dtype` or the parameters' own.
 
     Raises:
         CheckpointError: the source is not a whole checkpoint; before anything is written.
         DestinationRefused, TokenizerError, ProvenanceError: as `save_hf`.
     """
-    require_destination(Path(destination), HF_FOLDER, sources=[Path(source)])
+    require_destination(destination, HF_FOLDER, sources=[source])
     config = read_model(source)
-    require_whole(Path(source))
-    _say_if_no_tokenizer(Path(source))
-    save_hf(_open_params(Path(source), config), config, destination, dtype=dtype, companions=source)
+    require_whole(source)
+    _say_if_no_tokenizer(source)
+    save_hf(_open_params(source, config), config, destination, dtype=dtype, companions=source)
     return config
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -28,21 +27,17 @@ def generation_config(source: Path | None, tokenizer: Tokenizer, model: ModelCon
 
     A file that has these tokens is left as it is, to the byte.
     """
-    path = None if source is None else source / GENERATION_CONFIG
     library = transformers_library()
-    if path is None or not path.is_file():
-        both = [tokenizer.end_id, tokenizer.pad_id]
-        settings = library.GenerationConfig(
-            **model.of_family.sampling, eos_token_id=both, pad_token_id=tokenizer.pad_id
-        )
-        return str(settings.to_json_string())
-    text = path.read_text(encoding="utf-8")
+    if source is None or not (source / GENERATION_CONFIG).is_file():
+        tokens = {"eos_token_id": [tokenizer.end_id, tokenizer.pad_id], "pad_token_id": tokenizer.pad_id}
+        return str(library.GenerationConfig(**model.of_family.sampling, **tokens).to_json_string())
+    text = (source / GENERATION_CONFIG).read_text(encoding="utf-8")
     found = json.loads(text)
     ends = _with_end(found.get("eos_token_id"), tokenizer)
     if ends == found.get("eos_token_id") and found.get("pad_token_id") is not None:
         return text
     mended = {**found, "eos_token_id": ends, "pad_token_id": found.get("pad_token_id", tokenizer.pad_id)}
-    return str(library.GenerationConfig.from_dict(copy.deepcopy(mended)).to_json_string())
+    return str(library.GenerationConfig.from_dict(mended).to_json_string())
 
 
 def _with_end(ends: int | list[int] | None, tokenizer: Tokenizer) -> int | list[int]:

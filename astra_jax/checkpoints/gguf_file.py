@@ -72,18 +72,14 @@ def gguf_to_hf(source: Path, destination: Path, *, dtype: DType = "float32") -> 
     try:
         config = _config(metadata, tensors)
         names = {place.name: place.row.gguf.format(layer=place.layer) for place in hf_tensors(config)}
-        faults = differences(
-            {names[place.name]: place.shape for place in hf_tensors(config)},
-            {name: tuple(map(int, reversed(tensor.shape))) for name, tensor in tensors.items()},
-        )
-        if faults:
+        expected = {names[place.name]: place.shape for place in hf_tensors(config)}
+        found = {name: tuple(map(int, reversed(tensor.shape))) for name, tensor in tensors.items()}
+        if faults := differences(expected, found):
             raise ValueError(f"{len(faults)} tensors do not fit its metadata:\n  " + "\n  ".join(faults))
         tokenizer, tokenizer_config = _tokenizer(metadata)
     except (KeyError, TypeError, ValueError) as error:
-        missing = "the metadata lack " if isinstance(error, KeyError) else ""
-        raise HFCheckpointError(
-            f"{source} cannot be read; take another file of this model: {missing}{error}"
-        ) from error
+        fault = f"the metadata lack {error}" if isinstance(error, KeyError) else error
+        raise HFCheckpointError(f"{source} cannot be read; take another file of this model: {fault}") from error
 
     def dequantised(place: HFTensor) -> Iterator[np.ndarray]:
         tensor = tensors[names[place.name]]

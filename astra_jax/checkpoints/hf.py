@@ -10,7 +10,6 @@ import dataclasses
 import errno
 import json
 import math
-import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -87,14 +86,12 @@ def hf_tensors(config: ModelConfig) -> Iterator[HFTensor]:
     """Yield every tensor that a HuggingFace folder of this model has, in the order of the table."""
     shapes = abstract_params(config)
     for row in WEIGHTS:
-        if row.ours[-1] not in (shapes["layers"] if row.ours[0] == "layers" else shapes):
+        is_stacked = row.ours[0] == "layers"
+        if row.ours[-1] not in (shapes["layers"] if is_stacked else shapes):
             continue
-        shape = _leaf(shapes, row.ours).shape
-        if row.ours[0] != "layers":
-            yield HFTensor(row.hf, _hf_shape(shape, row.input_axes), row, None)
-            continue
-        for layer in range(config.num_layers):
-            yield HFTensor(row.hf.format(layer=layer), _hf_shape(shape[1:], row.input_axes), row, layer)
+        shape = _hf_shape(_leaf(shapes, row.ours).shape[is_stacked:], row.input_axes)
+        layers: Sequence[int | None] = range(config.num_layers) if is_stacked else [None]
+        yield from (HFTensor(row.hf.format(layer=layer), shape, row, layer) for layer in layers)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -139,9 +136,7 @@ class HFParameter:
             return file.get_slice(tensor.name)[index]
 
 
-def open_hf(
-    directory: str | os.PathLike[str], *, dtype: DType = "float32", param_dtype: DType = "float32"
-) -> tuple[ModelConfig, Params]:
+def open_hf(directory: Path, *, dtype: DType = "float32", param_dtype: DType = "float32") -> tuple[ModelConfig, Params]:
     """Return the model of a HuggingFace folder, its parameters (`HFParameter`) still in the files.
 
     A read gives numbers of `param_dtype`.
@@ -150,7 +145,6 @@ def open_hf(
         HFCheckpointError: tensors are missing, extra or misshapen (it names each, and the expected shape), or the
             folder has no config.json of a known family.
     """
-    directory = Path(directory)
     config = read_hf_config(directory, dtype=dtype, param_dtype=param_dtype)
     files = _require_tensors(config, directory)
     tensors = list(hf_tensors(config))
@@ -164,11 +158,7 @@ def open_hf(
 
 
 def load_hf(
-    directory: str | os.PathLike[str],
-    *,
-    dtype: DType = "float32",
-    param_dtype: DType = "float32",
-    mesh: Mesh | None = None,
+    directory: Path, *, dtype: DType = "float32", param_dtype: DType = "float32", mesh: Mesh | None = None
 ) -> tuple[ModelConfig, Params]:
     """Read a HuggingFace folder; parameters in `param_dtype`, over `mesh` or on the first device.
 
@@ -189,10 +179,10 @@ def load_hf(
 def save_hf(
     params: Params,
     config: ModelConfig,
-    directory: str | os.PathLike[str],
+    directory: Path,
     *,
     dtype: DType | None = None,
-    companions: str | os.PathLike[str] | None = None,
+    companions: Path | None = None,
     license_id: str | None = None,
 ) -> None:
     """Write a HuggingFace folder: config, safetensors (sharded, with index, when larger than SHARD_BYTES).
@@ -211,7 +201,6 @@ def save_hf(
         ProvenanceError: the provenance of `companions` is damaged.
     """
     dtype = dtype or config.param_dtype
-    companions = None if companions is None else Path(companions)
     expected, found = (str(jax.tree.structure(tree)) for tree in (abstract_params(config), params))
     if found != expected:
         raise HFCheckpointError(f"{directory}: expected the parameters {expected}, found {found}")
@@ -239,35 +228,33 @@ def save_hf(
 
 @contextlib.contextmanager
 def whole_hf_folder(
-    directory: str | os.PathLike[str], config: ModelConfig, hf_config: Mapping[str, Any], dtype: DType, pieces: Pieces
+    directory: Path, config: ModelConfig, hf_config: Mapping[str, Any], dtype: DType, pieces: Pieces
 ) -> Iterator[Path]:
     """Write weights, each tensor by its `pieces`, and config.json; the folder is whole after the `with` block."""
-    with needing_room(Path(directory), config, dtype), whole_folder(directory, HF_FOLDER) as folder:
+    with needing_room(directory, config, dtype), whole_folder(directory, HF_FOLDER) as folder:
         _write_shards(pieces, list(hf_tensors(config)), folder, dtype)
         (folder / "config.json").write_text(json.dumps(hf_config, indent=2) + "\n", encoding="utf-8")
         yield folder
 
 
-def copy_companions(
-    source: str | os.PathLike[str], destination: str | os.PathLike[str], names: Sequence[str] = COMPANION_FILES
-) -> None:
+def copy_companions(source: Path, destination: Path, names: Sequence[str] = COMPANION_FILES) -> None:
     """Copy the named files of one folder, ours or HuggingFace's, to another, those that it has."""
     for name in names:
-        if (file := Path(source) / name).is_file():
-            shutil.copyfile(file, Path(destination) / name)
+        if (source / name).is_file():
+            shutil.copyfile(source / name, destination / name)
 
 
-def read_hf_config(directory: str | os.PathLike[str], **numerics: Any) -> ModelConfig:
+def read_hf_config(directory: Path, **numerics: Any) -> ModelConfig:
     """Return the model of a HuggingFace folder's config.json; `numerics` as in `ModelConfig.from_hf`.
 
     Raises:
         HFCheckpointError: the config.json is missing, damaged or of no family in `model.families`.
     """
-    path = Path(directory) / "config.json"
+    path = directory / "config.json"
     if not path.is_file():
-        fault = "it holds no config.json" if path.parent.is_dir() else "no such folder exists"
+        fault = "it holds no config.json" if directory.is_dir() else "no such folder exists"
         raise HFCheckpointError(f"{directory}: {fault}; name a HuggingFace folder")
-    if (path.parent / "adapter_config.json").is_file():  # transformers would apply it to the weights
+    if (directory / "adapter_config.json").is_file():  # transformers would apply it to the weights
         raise HFCheckpointError(f"{directory}: found an adapter_config.json; merge the adapter into the weights first")
     hf = _json_object(path)
     try:

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import importlib
 import os
 import select
 import signal
 import sqlite3
 import sys
 from collections.abc import Callable, Sequence
+from pkgutil import resolve_name
 
 from astra_jax.cli.arguments import Run, parsed
 from astra_jax.cli.commands import astra_parser
@@ -77,13 +77,7 @@ def _run(arguments: Sequence[str] | None) -> int:
 
 
 def _function(run: Run) -> Callable[[argparse.Namespace], int | None]:
-    if callable(run):
-        return run
-    module, _, name = run.partition(":")
-    found: Callable[[argparse.Namespace], int | None] = getattr(
-        importlib.import_module(f"astra_jax.cli.{module}"), name
-    )
-    return found
+    return run if callable(run) else resolve_name(f"astra_jax.cli.{run}")
 
 
 def _exit_code(error: Exception) -> int | None:

@@ -174,10 +174,10 @@ def _serve_sandbox(options: argparse.Namespace) -> None:
 
 def _add_training(commands: Commands) -> None:
     sft = config_command(commands, "sft", "supervised fine-tuning on trajectories and demonstrations", "training:sft")
+    sft.set_defaults(compiles=True)
     rl = config_command(commands, "rl", "multi-turn GRPO with the sandbox", "training:rl")
+    rl.set_defaults(compiles=True)
     add_sandbox(rl)
-    for stage in (sft, rl):
-        stage.set_defaults(compiles=True)
 
 
 def _add_evaluate(commands: Commands) -> None:
@@ -185,14 +185,10 @@ def _add_evaluate(commands: Commands) -> None:
     environments = config_command(evaluate, "environments", "held-out environments", "episodes:evaluate")
     environments.description = (
         "Writes figures.json, with intervals over environments, environments.jsonl and episodes.jsonl. One policy at "
-        "two temperatures is two runs: rollout.temperature=1, and rollout.temperature=0 (greedy) with another `out`. "
-        "The baseline learns nothing: it matches the words of question and documents."
+        "two temperatures is two runs: rollout.temperature=1, and rollout.temperature=0 (greedy) with another `out`."
     )
-    environments.add_argument(
-        "--baseline",
-        choices=["lexical"],
-        help="in the policy's place, a program that learns nothing: it matches the words of question and documents",
-    )
+    text = "in the policy's place, a program that learns nothing: it matches the words of question and documents"
+    environments.add_argument("--baseline", choices=["lexical"], help=text)
     environments.set_defaults(compiles=True)
     add_sandbox(environments)
     add_benchmarks(evaluate)
@@ -233,15 +229,16 @@ def _add_rescore(commands: Commands) -> None:
 
 def _add_convert(commands: Commands) -> None:
     convert = group(commands, "convert", "checkpoints to and from HuggingFace", "DIRECTION")
-    for direction, text, kept in (
-        ("hf-to-orbax", "a HuggingFace folder to a checkpoint of ours", "float32, as training wants them"),
-        ("orbax-to-hf", "a checkpoint of ours to a HuggingFace folder", "as they are"),
+    for direction, text, dtype in (
+        ("hf-to-orbax", "a HuggingFace folder to a checkpoint of ours", "float32"),
+        ("orbax-to-hf", "a checkpoint of ours to a HuggingFace folder", None),
         ("gguf-to-hf", "a GGUF file to a HuggingFace folder", "float32"),
     ):
         command = convert.add_parser(direction, help=text)
         command.add_argument("source", type=Path, metavar="SRC")
         command.add_argument("destination", type=Path, metavar="DST", help="new, or an earlier one to replace")
-        command.add_argument("--dtype", choices=["float32", "bfloat16"], help=f"of the weights in DST; default: {kept}")
+        about = f"of the weights in DST; default: {dtype or 'as they are'}"
+        command.add_argument("--dtype", choices=["float32", "bfloat16"], default=dtype, help=about)
         command.set_defaults(run=_convert, compiles=True)
 
 
@@ -251,15 +248,10 @@ def _convert(options: argparse.Namespace) -> None:
     from astra_jax.checkpoints.hf import HF_FOLDER
     from astra_jax.cli.surroundings import lock_beside
 
-    source, destination, dtype = options.source, options.destination, options.dtype
-    is_to_orbax = options.direction == "hf-to-orbax"
-    with lock_beside(destination, CHECKPOINT if is_to_orbax else HF_FOLDER, [source]):
-        if is_to_orbax:
-            model = hf_to_orbax(source, destination, param_dtype=dtype or "float32")
-        elif options.direction == "gguf-to-hf":
-            model = gguf_to_hf(source, destination, dtype=dtype or "float32")
-        else:
-            model = orbax_to_hf(source, destination, dtype=dtype)
+    source, destination, direction = options.source, options.destination, options.direction
+    convert = {"hf-to-orbax": hf_to_orbax, "orbax-to-hf": orbax_to_hf, "gguf-to-hf": gguf_to_hf}[direction]
+    with lock_beside(destination, CHECKPOINT if direction == "hf-to-orbax" else HF_FOLDER, [source]):
+        model = convert(source, destination, dtype=options.dtype)
     print(f"convert: {model.num_parameters} parameters -> {destination}")
 
 

@@ -59,7 +59,7 @@ def verify(options: argparse.Namespace) -> int | None:
     from synthesis.trajectories.verification import verify_trajectories
     from synthesis.verification import check_digest, verify_records
 
-    card = read_card(options.directory)
+    card, fault = read_card(options.directory), None
     if card.kind == "environment":
         verified = with_sandbox(
             options, card.packages, lambda sandbox: verify_environments(options.directory, sandbox.url)
@@ -69,10 +69,7 @@ def verify(options: argparse.Namespace) -> int | None:
             from astra_jax.evaluate.certify import certificate_fault
 
             again = partial(certificate_fault, certificate, list(RecordSource(options.directory, Environment)))
-            if (fault := with_sandbox(options, card.packages, again)) is not None:
-                print(f"{CERTIFICATE}: {fault}", file=sys.stderr)
-                print(verified.closing_line())
-                return 1
+            fault = with_sandbox(options, card.packages, again)
     elif card.kind == "trajectory":
         verified = asyncio.run(verify_trajectories(options.directory, ProceduralTeacher()))
     else:  # documents have nothing that could be run again
@@ -82,10 +79,11 @@ def verify(options: argparse.Namespace) -> int | None:
 
         check_shards(options.directory)
         verified = asyncio.run(verify_records(_record_source(options.directory), check))
-    for name, reason in verified.failures:
+    failures = [*verified.failures, *([] if fault is None else [(CERTIFICATE, fault)])]
+    for name, reason in failures:
         print(f"{name}: {reason}", file=sys.stderr)
     print(verified.closing_line())
-    return 1 if verified.failures else None
+    return 1 if failures else None
 
 
 def attack(options: argparse.Namespace) -> int | None:

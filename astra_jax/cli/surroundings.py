@@ -6,7 +6,7 @@ import argparse
 import asyncio
 import contextlib
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
@@ -41,7 +41,7 @@ def lock_beside(out: Path, result: Result, sources: Iterable[Path] = ()) -> cont
 def sandbox_for(options: argparse.Namespace) -> Iterator[str]:
     """Yield the address of the sandbox that --sandbox names, or of one that is started for this command.
 
-    A sandbox that is started has no packages for tools; `required_packages` checks the needs of records.
+    A sandbox that is started has no packages for tools; `in_sandbox` checks the needs of records.
 
     Raises:
         SandboxUnavailable: the sandbox does not answer, or does not start.
@@ -57,51 +57,45 @@ def sandbox_for(options: argparse.Namespace) -> Iterator[str]:
 def with_sandbox(
     options: argparse.Namespace, packages: Mapping[str, str], work: Callable[[AsyncSandboxClient], Awaitable[_T]]
 ) -> _T:
-    """Return the result of `work` in the sandbox of `sandbox_for`, which has the packages of `required_packages`."""
-
-    async def run(url: str) -> _T:
-        async with AsyncSandboxClient(url) as sandbox:
-            await required_packages(sandbox, packages)
-            return await work(sandbox)
-
+    """Return the result of `work` in the sandbox of `sandbox_for`, as `in_sandbox` does."""
     with sandbox_for(options) as url:
-        return asyncio.run(run(url))
+        return asyncio.run(in_sandbox(url, packages, work))
 
 
-async def required_packages(sandbox: AsyncSandboxClient, proven: Mapping[str, str]) -> None:
-    """Require the packages that environments' tools import, and print a line for each other version.
+async def in_sandbox(url: str, proven: Mapping[str, str], work: Callable[[AsyncSandboxClient], Awaitable[_T]]) -> _T:
+    """Return the result of `work` in a sandbox that has the packages that environments' tools import.
 
-    `proven` names the packages with the versions that proved the tools, as the card of a record directory does.
+    `proven` names the packages with the versions that proved the tools, as the card of a record directory does; a line
+    is printed for each other version.
 
     Raises:
         PackagesMissing: the sandbox lacks a package.
         SandboxUnavailable: the sandbox gives no answer.
     """
-    for name, package in (await sandbox.require_packages(sorted(proven))).items():
-        if package.version != proven[name]:
-            print(
-                f"tools were proven with {name} {proven[name]}, the sandbox has {package.version}: they may answer "
-                "otherwise; `astra records verify` tells",
-                file=sys.stderr,
-            )
+    async with AsyncSandboxClient(url) as sandbox:
+        for name, package in (await sandbox.require_packages(sorted(proven))).items():
+            if package.version != proven[name]:
+                print(
+                    f"tools were proven with {name} {proven[name]}, the sandbox has {package.version}: they may answer "
+                    "otherwise; `astra records verify` tells",
+                    file=sys.stderr,
+                )
+        return await work(sandbox)
 
 
-@contextlib.asynccontextmanager
-async def teacher_for(config: OpenAITeacherConfig | None, out: Path) -> AsyncIterator[Teacher]:
-    """Yield the endpoint that the config names, with its replies kept beside `out`, or the embedded teacher."""
+async def with_teacher(
+    config: OpenAITeacherConfig | None, out: Path, work: Callable[[Teacher], Awaitable[StageReport]]
+) -> StageReport:
+    """Return the report of `work` with the endpoint that the config names, or with the embedded teacher.
 
+    Replies of the endpoint are kept beside `out`; the report has its calls, tokens and cost.
+    """
     if config is None:
-        yield ProceduralTeacher()
-        return
+        return await work(ProceduralTeacher())
     teacher = OpenAITeacher(config.with_replies_beside(out))
     try:
-        yield teacher
+        return replace(await work(teacher), usage=teacher.ledger.summary())
     finally:
         await teacher.close()
         if teacher.ledger.questions:  # a run that was stopped has cost as much
             print(teacher.ledger.table(), file=sys.stderr)
-
-
-def with_usage(report: StageReport, teacher: Teacher) -> StageReport:
-    """Return the report with the calls, tokens and cost of the language model, if one was asked."""
-    return replace(report, usage=teacher.ledger.summary()) if isinstance(teacher, OpenAITeacher) else report

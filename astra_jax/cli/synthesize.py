@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+from functools import partial
 from typing import TYPE_CHECKING
 
-from astra_jax.cli.surroundings import lock_beside, sandbox_for, teacher_for, with_usage
+from astra_jax.cli.surroundings import lock_beside, sandbox_for, with_teacher
 from astra_jax.config import ConfigError, load_config
 from synthesis.stage import StageReport
 from synthesis.teacher.config import OpenAITeacherConfig
@@ -37,13 +38,10 @@ def trajectories(options: argparse.Namespace) -> None:
             f"{options.config}: teacher has no value; name a model in a [teacher] table (docs/teacher.md), or say "
             "templates=true to try the machinery with the embedded teacher, whose texts are no data to train on"
         )
-
-    async def run() -> StageReport:
-        async with teacher_for(config.teacher, config.out) as teacher:
-            return with_usage(await synthesize_trajectories(config, teacher), teacher)
-
     with lock_beside(config.out, TRAJECTORIES, config.tool_documents):
-        _print_report(options, asyncio.run(run()))
+        work = partial(synthesize_trajectories, config)
+        report = asyncio.run(with_teacher(config.teacher, config.out, work))
+    _print_report(options, report)
 
 
 def environments(options: argparse.Namespace) -> None:
@@ -57,14 +55,10 @@ def environments(options: argparse.Namespace) -> None:
         with sandbox_for(options) as url:
             _print_estimate(options, "environments", asyncio.run(estimate_environments(config, url)), config.teacher)
         return
-
-    async def run(url: str) -> StageReport:
-        async with teacher_for(config.teacher, config.out) as teacher:
-            return with_usage(await synthesize_environments(config, teacher, url), teacher)
-
     sources = (*config.knowledge, *config.disjoint_from)
     with lock_beside(config.out, ENVIRONMENTS, sources), sandbox_for(options) as url:
-        report = asyncio.run(run(url))
+        work = partial(synthesize_environments, config, sandbox_url=url)
+        report = asyncio.run(with_teacher(config.teacher, config.out, work))
     _print_report(options, report)
 
 

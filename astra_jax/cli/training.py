@@ -7,10 +7,11 @@ import asyncio
 import contextlib
 import json
 from collections.abc import Iterator
+from functools import partial
 
 import jax
 
-from astra_jax.cli.surroundings import required_packages, sandbox_for
+from astra_jax.cli.surroundings import in_sandbox, sandbox_for
 from astra_jax.config import load_config
 from astra_jax.mesh.hosts import (
     are_hosts_announced,
@@ -26,7 +27,6 @@ from astra_jax.sft.config import SFTConfig
 from astra_jax.sft.stage import run_sft
 from astra_jax.training.run_record import RL_RUN, SFT_RUN
 from astra_jax.training.wandb_run import require_wandb
-from sandbox.client import AsyncSandboxClient
 from synthesis.record_io import packages_of
 from synthesis.run.destination import Result, require_destination
 from synthesis.run.lock import run_lock
@@ -56,18 +56,12 @@ def sft(options: argparse.Namespace) -> None:
 def rl(options: argparse.Namespace) -> None:
     """Run RL, or the rest of it, with a sandbox."""
     config = load_config(RLConfig, options.config, options.overrides)
-
-    async def run(url: str) -> dict:
-        async with AsyncSandboxClient(url) as sandbox:
-            await required_packages(sandbox, packages)
-            return await run_rl(config, sandbox)
-
     with _started(config, RL_RUN) as stack:
         require_wandb(config.wandb if jax.process_index() == 0 else None)  # before a sandbox is looked for
         held_out = [] if config.held_out is None else [config.held_out.environments]
         packages = packages_of(config.environments, *held_out)
         url = enter_on_all_hosts(stack, sandbox_for(options), "a sandbox")
-        figures = asyncio.run(run(url))
+        figures = asyncio.run(in_sandbox(url, packages, partial(run_rl, config)))
     _print_figures(options, config, figures)
 
 

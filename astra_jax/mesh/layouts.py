@@ -67,8 +67,7 @@ def weights_for_decoding(config: ModelConfig, mesh: Mesh | None) -> Callable[[Pa
         is_cast = {name: is_matrix(*of, name) for name in weights}
         cast = {name: leaf.astype(config.dtype) if is_cast[name] else leaf for name, leaf in weights.items()}
         # Gathered on purpose: the partitioner knows no better way from one mesh to another, and would print warnings.
-        whole = None if mesh is None else NamedSharding(mesh, PartitionSpec())
-        return cast if whole is None else jax.lax.with_sharding_constraint(cast, whole)
+        return cast if mesh is None else jax.lax.with_sharding_constraint(cast, NamedSharding(mesh, PartitionSpec()))
 
     def of_layer(layers: Params, number: jax.Array) -> Params:
         own = {name: jax.lax.dynamic_index_in_dim(leaf, number, keepdims=False) for name, leaf in layers.items()}

@@ -69,15 +69,13 @@ def attention(
 
 
 def _whole_sequences(
-    q_BTNH: jax.Array,
-    k_BTKH: jax.Array,
-    v_BTKH: jax.Array,
-    segment_ids_BT: jax.Array,
-    prefix_ids_BT: jax.Array | None,
+    q_BTNH: jax.Array, k_BTKH: jax.Array, v_BTKH: jax.Array, segment_ids_BT: jax.Array, prefix_ids_BT: jax.Array | None
 ) -> jax.Array:
     if prefix_ids_BT is not None:
         return _plain(q_BTNH, k_BTKH, v_BTKH, segment_ids_BT, prefix_ids_BT)
-    if platform() != "gpu" or not _cudnn_supports(q_BTNH):
+    # cuDNN computes 16-bit floats, in heads whose width is a multiple of 8 and at most 128.
+    fits_cudnn = q_BTNH.dtype in (jnp.bfloat16, jnp.float16) and q_BTNH.shape[-1] in range(8, 129, 8)
+    if platform() != "gpu" or not fits_cudnn:
         return _plain(q_BTNH, k_BTKH, v_BTKH, segment_ids_BT, segment_ids_BT)
 
     def cudnn(q_BTNH: jax.Array, k_BTKH: jax.Array, v_BTKH: jax.Array, _: jax.Array) -> jax.Array:
@@ -112,11 +110,6 @@ def _recomputed_backward(qkv_and_ids: tuple[jax.Array, ...], dout_BTNH: jax.Arra
 
 
 _recomputed.defvjp(_recomputed_forward, _recomputed_backward)
-
-
-def _cudnn_supports(q_BTNH: jax.Array) -> bool:
-    """Say whether cuDNN's kernel computes in this dtype and head width: 16-bit floats, a multiple of 8, at most 128."""
-    return q_BTNH.dtype in (jnp.bfloat16, jnp.float16) and q_BTNH.shape[-1] % 8 == 0 and q_BTNH.shape[-1] <= 128
 
 
 def is_one_segment_each(segment_ids_BT: jax.Array) -> jax.Array:

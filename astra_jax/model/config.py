@@ -7,9 +7,9 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
-from astra_jax.config import ConfigError
+from astra_jax.config import ConfigError, Frozen
 from astra_jax.model.families import FAMILIES, Family, FamilyName
 from astra_jax.transformers_library import transformers_library
 
@@ -20,10 +20,8 @@ DType = Literal["float32", "bfloat16"]
 RematPolicy = Literal["none", "full", "attention", "offload"]
 
 
-class YarnScaling(BaseModel):
+class YarnScaling(Frozen):
     """YaRN rope scaling (arXiv 2309.00071): stretches the rotary wavelengths by `factor` beyond the trained context."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     factor: float = Field(gt=1.0, allow_inf_nan=False, strict=True)
     """Ratio of the stretched context to the trained one, above 1."""
@@ -35,10 +33,8 @@ class YarnScaling(BaseModel):
     """Rotations in the trained context below which a wavelength is stretched whole; 1 in the paper and in Qwen3."""
 
 
-class ModelConfig(BaseModel):
+class ModelConfig(Frozen):
     """Family, sizes and numerics of one dense model; frozen and hashable: a static argument of jitted functions."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     family: FamilyName = "qwen3"
     """Family of dense models: a row of `model.families`."""
@@ -222,8 +218,6 @@ _HF_KEYS = {
     "rms_norm_eps": "rms_norm_eps",
     "max_position_embeddings": "max_position_embeddings",
 }
-
-
 _REQUIRED = {"hidden_act": "silu", "mlp_bias": False, "use_sliding_window": False, "is_causal": True}
 _NO_EFFECT = (("rope_type", "default"), ("partial_rotary_factor", 1.0), ("truncate", True))
 """Keys of a rope with the value that changes nothing."""
@@ -247,10 +241,8 @@ def _stated_rope(read: Mapping[str, Any], ropes: Sequence[Mapping[str, Any]]) ->
     return stated
 
 
-class ModelOverrides(BaseModel):
+class ModelOverrides(Frozen):
     """Changes that a run makes to the model that it starts from; fields that are not named stay as they are."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     yarn: YarnScaling | None = None
     """YaRN scaling of the rope in place of the model's own."""

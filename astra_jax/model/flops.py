@@ -22,9 +22,8 @@ def model_flops(model: ModelConfig, segment_tokens: Sequence[int], *, logits_tok
     """
     tokens, attended = sum(segment_tokens), sum(count**2 / 2 for count in segment_tokens)
     # The backward pass has two products for each of the forward pass: one for the input, one for the weight.
-    return 3.0 * forward_flops(
-        model, tokens, attended, logits_tokens=tokens if logits_tokens is None else logits_tokens
-    )
+    logits_tokens = tokens if logits_tokens is None else logits_tokens
+    return 3.0 * forward_flops(model, tokens, attended, logits_tokens=logits_tokens)
 
 
 def forward_flops(model: ModelConfig, tokens: int, attended: float, *, logits_tokens: int) -> float:

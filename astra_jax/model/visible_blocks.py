@@ -19,13 +19,7 @@ _BEYOND_ALL = 2**30
 
 
 def visible_blocks(
-    segment_ids_T: Array,
-    prefix_ids_T: Array,
-    places_T: Array,
-    kv_segment_ids_S: Array,
-    *,
-    queries: int,
-    keys: int,
+    segment_ids_T: Array, prefix_ids_T: Array, places_T: Array, kv_segment_ids_S: Array, *, queries: int, keys: int
 ) -> Array:
     """Say which blocks of `keys` keys each block of `queries` queries visits: all that it sees, few that it does not.
 

@@ -6,6 +6,8 @@ import re
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from astra_jax.config import ConfigError
+
 
 class Chip(NamedTuple):
     """Peaks of one chip."""
@@ -30,9 +32,9 @@ def chip_of(topology: str) -> Chip:
     """Return the chip of a topology such as v5p:4x4x4.
 
     Raises:
-        ValueError: it is not written so, or its chip is unknown.
+        ConfigError: it is not written so, or its chip is unknown.
     """
     kind, _, sizes = topology.partition(":")
     if kind not in CHIPS or not re.fullmatch(r"[1-9]\d*(x[1-9]\d*)+", sizes):
-        raise ValueError(f"expected a topology of {', '.join(CHIPS)} such as v5p:4x4x4, found {topology!r}")
+        raise ConfigError(f"expected a topology of {', '.join(CHIPS)} such as v5p:4x4x4, found {topology!r}")
     return CHIPS[kind]

@@ -81,7 +81,6 @@ def refused_bytes(message: str) -> int | None:
     >>> refused_bytes("RESOURCE_EXHAUSTED: … for HLO temporaries (20.50G) exceeds available HBM (15.75G).") / 2**30
     20.5
     """
-    found = re.search(
-        r"RESOURCE_EXHAUSTED.*temporaries \(([\d.]+)([KMGT]?)\) exceeds available HBM", message, re.DOTALL
-    )
+    refusal = r"RESOURCE_EXHAUSTED.*temporaries \(([\d.]+)([KMGT]?)\) exceeds available HBM"
+    found = re.search(refusal, message, re.DOTALL)
     return int(float(found[1]) * _UNITS[found[2]]) if found else None

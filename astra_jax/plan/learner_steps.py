@@ -124,13 +124,8 @@ def _learner_step(
         return jax.ShapeDtypeStruct((rows.num_rows, tokens), dtype, sharding=sharding)
 
     integers = ("tokens_BT", "targets_BT", "segment_ids_BT", "positions_BT")
-    batch = batch_type(
-        *(
-            per_token(jnp.int32 if field in integers else jnp.float32)
-            for field in batch_type._fields
-            if field not in batch_type._field_defaults
-        )
-    )
+    required = [field for field in batch_type._fields if field not in batch_type._field_defaults]
+    batch = batch_type(*(per_token(jnp.int32 if field in integers else jnp.float32) for field in required))
     batch = batch._replace(**{field: per_token(jnp.float32) for field in optional})
     if rows.prefix_ids_T is not None:
         batch = batch._replace(prefix_ids_BT=per_token(jnp.int32))
@@ -144,13 +139,7 @@ def _learner_step(
         work=f"{rows.num_rows} rows of {tokens:,} tokens, {num_active:,} of them learnt{in_parts}",
         mesh=mesh,
         trace=functools.partial(
-            trace,
-            params,
-            optimizer_state,
-            batch,
-            model_config=model,
-            optimizer_config=config.optimizer,
-            steps=_STEPS,
+            trace, params, optimizer_state, batch, model_config=model, optimizer_config=config.optimizer, steps=_STEPS
         ),
         bytes_by_category={
             "parameters": bytes_per_chip(params),

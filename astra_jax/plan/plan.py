@@ -127,10 +127,8 @@ class Plan:
             lines += [f"  {category:<28}{size / _GIB:8.2f} GiB" for category, size in step.bytes_by_category.items()]
             if step.host_bytes:
                 lines.append(f"  {'in the host’s memory':<28}{step.host_bytes / _GIB:8.2f} GiB")
-            ratio = step.compiled_flops / step.model_flops
-            lines.append(
-                f"  FLOPs compiled / model      {step.compiled_flops:.3g} / {step.model_flops:.3g} = {ratio:.3f}"
-            )
+            flops, needed = step.compiled_flops, step.model_flops
+            lines.append(f"  FLOPs compiled / model      {flops:.3g} / {needed:.3g} = {flops / needed:.3f}")
             lines += [f"  {kind:<44}{size / _GIB:8.2f} GiB sent" for kind, size in step.collective_bytes.items()]
             lines += [f"  {name:<28}{seconds:8.3g} s at best" for name, seconds in step.roofline_seconds.items()]
             lines.append(f"  bound by {step.bound}, {step.tokens_per_second:,.0f} tokens/s at best")
@@ -185,12 +183,7 @@ def plan(config: SFTConfig | RLConfig, topology: str) -> Plan:
         CheckpointError: the config names no `model`, and `init` is not there.
         CompilerMissing: libtpu is not installed.
     """
-    try:
-        chip = chip_of(topology)
-    except ValueError as error:
-        raise ConfigError(str(error)) from error
-    model = _model(config)
-    devices = _devices(topology)
+    chip, model, devices = chip_of(topology), _model(config), _devices(topology)
     mesh = training_mesh(config.mesh, devices)
     assert mesh is not None  # on TPU there is always one
     rollouts = None
@@ -229,10 +222,9 @@ def _devices(topology: str) -> Sequence[jax.Device]:
     if importlib.util.find_spec("libtpu") is None:
         raise CompilerMissing("the TPU compiler libtpu is not installed: pip install 'astra-jax[plan]'")
     try:
-        devices: Sequence[jax.Device] = topologies.get_topology_desc(platform="tpu", topology_name=topology).devices
+        return topologies.get_topology_desc(platform="tpu", topology_name=topology).devices
     except jax.errors.JaxRuntimeError as error:
         raise ConfigError(f"there is no topology {topology!r}: {str(error).splitlines()[0]}") from error
-    return devices
 
 
 def _plan_step(name: str, step: AbstractStep, topology: str, chip: Chip) -> StepPlan:

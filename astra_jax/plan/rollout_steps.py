@@ -51,7 +51,7 @@ def rollout_steps(config: RLConfig, model: ModelConfig, mesh: Mesh, learner_mesh
         of_evaluation = calls_for(config.held_out.most_at_once, 1)
         steps |= {f"held_out_{name}": step for name, step in of_evaluation.items()}
     host_bytes = moments_bytes if waits else 0
-    return {name: dataclasses.replace(step, host_bytes=step.host_bytes + host_bytes) for name, step in steps.items()}
+    return {name: dataclasses.replace(step, host_bytes=host_bytes) for name, step in steps.items()}
 
 
 def episodes_in_flight(config: RLConfig) -> str:
@@ -82,8 +82,7 @@ class _Calls:
         limits = self.limits
         with jax.set_mesh(self.mesh):
             sizes = (shards_of(self.mesh), limits.num_pages, limits.page_tokens)
-            make = functools.partial(empty_pages, self.model, *sizes)
-            pages: Pages = jax.eval_shape(make)
+            pages: Pages = jax.eval_shape(functools.partial(empty_pages, self.model, *sizes))
         return with_shardings(pages, pages_shardings(pages, self.mesh))
 
     def steps(self) -> dict[str, AbstractStep]:
@@ -115,6 +114,7 @@ class _Calls:
             "KV pool of other layers": bytes_per_chip(self.pages) - bytes_per_chip(of_layer),
             "parameters of other layers": bytes_per_chip(self.params) - parameters,
         }
+        weight_bytes = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(self.params["layers"]))
         return AbstractStep(
             work=f"{tokens:,} tokens of {sequences} sequences{behind}, layer by layer",
             mesh=self.mesh,
@@ -129,7 +129,7 @@ class _Calls:
             model_flops=sequences * forward_flops(model, tokens, pairs, logits_tokens=0),
             kernels=self._ragged(rows, tokens, behind_tokens) if behind_tokens else self._splash(rows, tokens),
             partitioner_bytes=partitioner_bytes(model, self.mesh, rows * tokens, trains=False),
-            weight_bytes=_bytes(self.params["layers"]) / self.mesh.shape["tensor"],
+            weight_bytes=weight_bytes / self.mesh.shape["tensor"],
             while_trips=None,
             tokens=sequences * tokens,
         )
@@ -149,17 +149,16 @@ class _Calls:
         per_row = self._by_shard(rows)
         tables, real = self._by_shard(rows, limits.longest_table), self._by_shard(rows, dtype=jnp.float32)
         asked = Asked(tables, *(per_row,) * 6, temperature_DR=real, top_k_DR=per_row, top_p_DR=real)
+        arguments = (self.model, self.params, self.pages, asked, jax.ShapeDtypeStruct((), jnp.int32))
         return AbstractStep(
             work=f"a token in each of {sequences} rows, behind {limits.max_tokens:,}",
             mesh=self.mesh,
-            trace=functools.partial(
-                sample_rows.trace,
-                *(self.model, self.params, self.pages, asked),
-                jax.ShapeDtypeStruct((), jnp.int32),
-                end_ids=(0, 1),
-                max_tokens=limits.sample_tokens,
-            ),
-            bytes_by_category=self._bytes(asked),
+            trace=functools.partial(sample_rows.trace, *arguments, end_ids=(0, 1), max_tokens=limits.sample_tokens),
+            bytes_by_category={
+                "parameters": bytes_per_chip(self.params),
+                "KV pool": bytes_per_chip(self.pages),
+                "batch": bytes_per_chip(asked),
+            },
             resident_bytes=self.resident_bytes,
             model_flops=sequences * forward_flops(self.model, 1, limits.max_tokens, logits_tokens=1),
             kernels=self._ragged(rows, 1, limits.max_tokens),
@@ -173,10 +172,6 @@ class _Calls:
         sharding = NamedSharding(self.mesh, spec("batch"))
         return jax.ShapeDtypeStruct((shards_of(self.mesh), *shape), dtype, sharding=sharding)
 
-    def _bytes(self, arguments: Any) -> dict[str, int]:
-        trees = {"parameters": self.params, "KV pool": self.pages, "batch": arguments}
-        return {name: bytes_per_chip(tree) for name, tree in trees.items()}
-
     def _splash(self, rows: int, tokens: int) -> Kernels:
         costs = splash(self.model, self.mesh, tokens, rows)
         return lambda name: KernelCosts(0.0) if name == MOVE_TOKENS else costs(name)
@@ -188,7 +183,3 @@ class _Calls:
         kv_heads, itemsize = model.num_kv_heads // tensor, jnp.dtype(model.dtype).itemsize
         read_bytes = float(blocks_of_queries(queries) * rows * tokens * 2 * kv_heads * model.head_dim * itemsize)
         return lambda name: KernelCosts(0.0) if name == MOVE_TOKENS else KernelCosts(flops, read_bytes)
-
-
-def _bytes(tree: Any) -> int:
-    return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))

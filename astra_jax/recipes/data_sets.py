@@ -55,12 +55,7 @@ def describe(directory: Path) -> DataSet:
         figures.append(Figure("rejected on the way", f"{sum(card.rejected.values()):,}"))
         bars = [Bar(reason, count, f"{count:,}") for reason, count in ranked]
         shares.append(Distribution("Reasons of rejection", bars))
-    return DataSet(
-        shown.kind,
-        figures,
-        {**shown.distributions, "Shares": shares},
-        so_by_construction(counted, card),
-    )
+    return DataSet(shown.kind, figures, {**shown.distributions, "Shares": shares}, so_by_construction(counted, card))
 
 
 def so_by_construction(counted: TrajectoryStatistics | EnvironmentStatistics, card: DatasetCard) -> list[str]:
@@ -73,6 +68,7 @@ def so_by_construction(counted: TrajectoryStatistics | EnvironmentStatistics, ca
 def _trajectories(counted: TrajectoryStatistics) -> DataSet:
     paper = trajectories.PAPER
     table = _Table(counted, paper)
+    edges = counted.edges_by_weight
     return DataSet(
         "trajectories",
         [
@@ -100,11 +96,7 @@ def _trajectories(counted: TrajectoryStatistics) -> DataSet:
                 number_distribution("Tool calls each", counted.calls_by_number),
                 number_distribution("Messages each", counted.messages_by_number),
                 number_distribution("Requests of the user each", counted.requests_by_number),
-                *(
-                    [number_distribution("Proposals of each edge of the tool graphs", counted.edges_by_weight)]
-                    if counted.edges_by_weight
-                    else []
-                ),
+                *([number_distribution("Proposals of each edge of the tool graphs", edges)] if edges else []),
             ],
             "Task scores": [
                 score_distribution(in_words(name).capitalize(), tenths, mean=counted.task_scores[name])
@@ -141,8 +133,8 @@ def _diversity(counted: Diversity) -> list[Figure]:
 
 
 def _environments(counted: EnvironmentStatistics) -> DataSet:
-    paper = environments.PAPER
-    table = _Table(counted, paper)
+    table = _Table(counted, environments.PAPER)
+    irrelevant_each = sum(counted.irrelevant_tools_by_band.values()) / counted.environments
     return DataSet(
         "environments",
         [
@@ -158,10 +150,7 @@ def _environments(counted: EnvironmentStatistics) -> DataSet:
             *table.shares("language", "languages"),
             *table.shares("domain", "domains", only_papers=True),
             table.figure("own tools each", "tools_mean", MEAN),
-            Figure(
-                "irrelevant tools each",
-                f"{sum(counted.irrelevant_tools_by_band.values()) / counted.environments:.2f}",
-            ),
+            Figure("irrelevant tools each", MEAN.format(irrelevant_each)),
             *([Figure("similarity of tools", counted.similarity)] if counted.similarity else []),
             *(
                 Figure(f"cosine of {band} ones, mean", f"{cosine:.2f}")

@@ -124,22 +124,16 @@ def quickstart(out: Path, *, seed: int, tool_documents: Sequence[Path], resume: 
             return stages.run_beside(portal, f"evaluate_{name}", functools.partial(evaluation_of, name))
 
         stages.run("tools", lambda: _ingest_tools(out, tool_documents), makes=[out / "tools" / _CARD])
-        stages.run(
-            "trajectories",
-            lambda: _synthesize_trajectories(out, seed, tool_documents),
-            makes=[out / "trajectories" / _CARD],
-        )
-        stages.run(
-            "environments",
-            lambda: _synthesize_environments(out, seed, url),
-            makes=[out / split / _CARD for split in ("environments", RL_SPLIT, *HELD_OUT_SPLITS)],
-        )
+        makes = [out / "trajectories" / _CARD]
+        stages.run("trajectories", lambda: _synthesize_trajectories(out, seed, tool_documents), makes=makes)
+        makes = [out / split / _CARD for split in ("environments", RL_SPLIT, *HELD_OUT_SPLITS)]
+        stages.run("environments", lambda: _synthesize_environments(out, seed, url), makes=makes)
         makes = [folders["base"] / _WEIGHTS, out / _REPLAY]
         stages.run("base", lambda: _begin(folders["base"], out / _REPLAY), makes=makes)
         of_programs = functools.partial(evaluate_baselines, out, config_path, seed=seed, url=url)
         baselines = stages.run_beside(portal, "evaluate_baselines", of_programs)
         evaluations = {"base": evaluated("base")}
-        stages.run("sft", lambda: run_sft(_sft_config(out, seed)), makes=[folders["sft"] / _WEIGHTS])
+        stages.run("sft", lambda: _run_sft(out, seed), makes=[folders["sft"] / _WEIGHTS])
         evaluations["sft"] = evaluated("sft")
         stages.run("rl", lambda: asyncio.run(_run_rl(out, seed, url)), makes=[folders["rl"] / _WEIGHTS])
         evaluations["rl"] = evaluated("rl")
@@ -160,8 +154,7 @@ def quickstart(out: Path, *, seed: int, tool_documents: Sequence[Path], resume: 
     }
     write_whole(out / "summary.json", json.dumps(summary, indent=2) + "\n")
     # Again: the card of the export has no held-out figures yet.
-    card = model_card(folders["rl"], read_model(folders["rl"]))
-    write_whole(out / "hf" / MODEL_CARD, card)
+    write_whole(out / "hf" / MODEL_CARD, model_card(folders["rl"], read_model(folders["rl"])))
     question = a_question(list(RecordSource(out / "heldout", Environment)))
     write_whole(out / QUESTION, json.dumps(question, ensure_ascii=False, indent=2) + "\n")
     write_report(out, describe)
@@ -198,10 +191,8 @@ def checked_inputs(seed: int, tool_documents: Sequence[Path]) -> Fingerprint:
     except SourceMissing as error:
         raise ConfigError(f"--tool-documents: {error}") from error
     configs = {name: digest_of_files([CONFIGS / name]) for name in _CONFIG_TYPES}
-    configs["base"] = digest_of_files(
-        TINY_BASE / name for name in ("model.safetensors", "tokenizer.json", _SHIPPED_REPLAY)
-    )
-    return {"seed": seed, "tool_documents": digest(documents), **configs}
+    base = digest_of_files(TINY_BASE / name for name in ("model.safetensors", "tokenizer.json", _SHIPPED_REPLAY))
+    return {"seed": seed, "tool_documents": digest(documents), **configs, "base": base}
 
 
 def _config(name: str, **changes: Any) -> Any:
@@ -211,10 +202,8 @@ def _config(name: str, **changes: Any) -> Any:
 
 def _ingest_tools(out: Path, tool_documents: Sequence[Path]) -> None:
     config = _config("tiny_trajectories.toml")
-    sources = [EXAMPLES_DIRECTORY, *tool_documents]
-    report = asyncio.run(
-        synthesize_tools(sources, out / "tools", mcp_servers=config.mcp_servers, filters=config.filters)
-    )
+    sources, servers = [EXAMPLES_DIRECTORY, *tool_documents], config.mcp_servers
+    report = asyncio.run(synthesize_tools(sources, out / "tools", mcp_servers=servers, filters=config.filters))
     print(report.closing_line(), file=sys.stderr)
 
 
@@ -256,10 +245,9 @@ def _begin(base: Path, replay: Path) -> None:
         file.write_bytes(gzip.decompress((TINY_BASE / _SHIPPED_REPLAY).read_bytes()))
 
 
-def _sft_config(out: Path, seed: int) -> SFTConfig:
+def _run_sft(out: Path, seed: int) -> dict[str, Any]:
     data = {name: (out / name,) for name in ("trajectories", "environments")} | {"conversations": (out / _REPLAY,)}
-    config: SFTConfig = _config("tiny_sft.toml", seed=seed, out=out / "sft", init=out / "base", **data)
-    return config
+    return run_sft(_config("tiny_sft.toml", seed=seed, out=out / "sft", init=out / "base", **data))
 
 
 async def _run_rl(out: Path, seed: int, url: str) -> dict[str, Any]:

@@ -36,8 +36,11 @@ UNSEEN: Final = {"unseen_tools": "heldout_tools", "unseen_domains": "heldout_dom
 HELD_OUT_SPLITS: Final = ("heldout", *UNSEEN.values())
 _EPISODES_SHOWN: Final = 4
 _CONDUCT: Final = (
-    *("tool_calls_per_episode", "failed_call_share"),
-    *("setbacks_per_episode", "recovered_tool_share", "refusals_elsewhere"),
+    "tool_calls_per_episode",
+    "failed_call_share",
+    "setbacks_per_episode",
+    "recovered_tool_share",
+    "refusals_elsewhere",
 )
 """Figures of `evaluate/conduct.py` in the summary, with their intervals if there are any."""
 
@@ -67,7 +70,6 @@ async def evaluate_baselines(out: Path, config_path: Path, *, seed: int, url: st
     An environment whose prompt is too long for the policy in `out/base` is left out for the program as well.
     """
     config = load_config(EvaluationConfig, config_path).model_copy(update={"seed": seed})
-
     by_split = {}
     async with AsyncSandboxClient(url) as sandbox:
         engine = RolloutEngine(*read_policy(out / "base"), sandbox, config.rollout)
@@ -96,27 +98,24 @@ async def evaluate_policy(
 ) -> PolicyEvaluation:
     """Evaluate one policy of a quickstart in `out` on its splits."""
     config = load_config(EvaluationConfig, config_path).model_copy(update={"policy": out / name, "out": out})
-    found = PolicyEvaluation()
+    found, temperatures = PolicyEvaluation(), list(SETTINGS.values())
+    by_split = {}
     async with AsyncSandboxClient(url) as sandbox:
         engine = RolloutEngine(policy.model_config, policy.tokenizer, sandbox, config.rollout)
-
-        async def run(split: str) -> list[Evaluation]:
+        for split in HELD_OUT_SPLITS:
             environments = list(RecordSource(out / split, Environment))
             of_split = config.model_copy(update={"environments": out / split})
-            evaluations = await evaluate_environments(
-                list(SETTINGS.values()), engine, policy.params, environments, of_split, seed=seed
+            by_split[split] = await evaluate_environments(
+                temperatures, engine, policy.params, environments, of_split, seed=seed
             )
-            found.left_out[split] = evaluations[0].num_left_out
-            return evaluations
-
-        by_split = {split: await run(split) for split in HELD_OUT_SPLITS}
-        for number, (setting, temperature) in enumerate(SETTINGS.items()):
-            of_setting = {split: evaluations[number] for split, evaluations in by_split.items()}
-            worlds = of_setting.pop("heldout")
-            found.figures[setting] = {"temperature": temperature, **_figures(worlds, of_setting, seed=seed)}
-            if setting == "heldout":
-                every = max(1, len(worlds.groups) // _EPISODES_SHOWN)
-                found.shown = logged_episodes(worlds.groups[::every], policy.tokenizer, policy=name)
+            found.left_out[split] = by_split[split][0].num_left_out
+    for number, (setting, temperature) in enumerate(SETTINGS.items()):
+        of_setting = {split: evaluations[number] for split, evaluations in by_split.items()}
+        worlds = of_setting.pop("heldout")
+        found.figures[setting] = {"temperature": temperature, **_figures(worlds, of_setting, seed=seed)}
+        if setting == "heldout":
+            every = max(1, len(worlds.groups) // _EPISODES_SHOWN)
+            found.shown = logged_episodes(worlds.groups[::every], policy.tokenizer, policy=name)
     return found
 
 
@@ -124,16 +123,10 @@ def summarised(
     evaluations: Mapping[str, PolicyEvaluation], baselines: Mapping[str, JsonObject] | None = None
 ) -> dict[str, Any]:
     """Return the evaluation's part of `summary.json`; baselines are beside the policies at temperature 1."""
-    by_setting = {
-        setting: {name: evaluation.figures[setting] for name, evaluation in evaluations.items()} for setting in SETTINGS
-    }
+    by_setting = {key: {name: each.figures[key] for name, each in evaluations.items()} for key in SETTINGS}
     by_setting["heldout"] |= baselines or {}
-    return {
-        **by_setting,
-        "left_out": {
-            split: max(evaluation.left_out[split] for evaluation in evaluations.values()) for split in HELD_OUT_SPLITS
-        },
-    }
+    left_out = {split: max(each.left_out[split] for each in evaluations.values()) for split in HELD_OUT_SPLITS}
+    return {**by_setting, "left_out": left_out}
 
 
 def closing_table(summary: Mapping[str, Any]) -> str:
@@ -151,8 +144,7 @@ def closing_table(summary: Mapping[str, Any]) -> str:
             how = {0.0: "0 (greedy)", None: "learns nothing"}.get(temperature) or f"{temperature:g}"
             lines.append(f"{name:<10} {how:<14}" + "".join(f" {cell:<21}" for cell in cells))
     lines += dict.fromkeys(number_of_environments(summary[setting]) for setting in SETTINGS)
-    left_out = ", ".join(f"{count} of {split}" for split, count in summary["left_out"].items() if count)
-    if left_out:
+    if left_out := ", ".join(f"{count} of {split}" for split, count in summary["left_out"].items() if count):
         lines.append(
             f"environments whose prompt is too long, or with nothing to solve, left out for every policy: {left_out}"
         )

@@ -6,6 +6,7 @@ runs the first stage that is not whole and all after it. A stage that no other n
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sys
@@ -59,10 +60,8 @@ class PeakMemory:
 def _tree_bytes(root: psutil.Process) -> int:
     total = 0
     for process in [root, *root.children(recursive=True)]:
-        try:
+        with contextlib.suppress(psutil.NoSuchProcess):  # it ended between the listing and the reading
             total += process.memory_info().rss
-        except psutil.NoSuchProcess:
-            continue  # it ended between the listing and the reading
     return total
 
 

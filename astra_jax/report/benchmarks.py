@@ -6,8 +6,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-import jinja2
-
 from astra_jax.benchmarks.results import read_results
 from astra_jax.evaluate.side_by_side import is_evaluation, read_evaluation
 from astra_jax.report.benchmark_tables import compare
@@ -41,13 +39,8 @@ def write_benchmark_report(runs: Sequence[Path], out: Path) -> Path:
         "comparisons": comparisons,
     }
     names = ", ".join(labels)
-    markdown = jinja2.Environment(
-        loader=jinja2.PackageLoader("astra_jax.report", package_path=""),
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        autoescape=False,  # Markdown; the label of a run is the one text that is not ours
-    )
+    markdown = page_environment()
+    markdown.autoescape = False  # the label of a run is the one text that is not ours
     markdown.filters["cell"] = _cell
     with whole_folder(out, REPORT) as folder:
         html = page_environment().get_template("benchmarks.html.jinja")

@@ -47,21 +47,14 @@ class LineChart:
 
 
 def line_chart(
-    title: str,
-    rows: Sequence[Mapping[str, Any]],
-    keys: Mapping[str, str],
-    *,
-    unit: str = "",
-    from_zero: bool = False,
+    title: str, rows: Sequence[Mapping[str, Any]], keys: Mapping[str, str], *, unit: str = "", from_zero: bool = False
 ) -> LineChart | None:
     """Lay out one curve per `{name: key}` over the `step` of the rows; None if no row has a finite value of any key.
 
     Values that are not finite are left out, and the chart says how many.
     """
-    keys = {name: key for name, key in keys.items() if any(key in row for row in rows)}
     steps_per_point = math.ceil(len(rows) / MAX_POINTS)
-    series = {name: _points(rows, key, steps_per_point) for name, key in keys.items()}
-    series = {name: points for name, points in series.items() if points}
+    series = {name: points for name, key in keys.items() if (points := _points(rows, key, steps_per_point))}
     if not series:
         return None
     steps = sorted({step for points in series.values() for step, _ in points})

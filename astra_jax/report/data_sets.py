@@ -93,13 +93,10 @@ def number_distribution(title: str, counts: Mapping[int, int]) -> Distribution:
     """
     low, high = min(counts), max(counts)
     step = math.ceil((high - low + 1) / MAX_BARS)
-    inside = [
-        (
-            f"{start}" if step == 1 else f"{start}–{start + step - 1}",
-            sum(counts.get(number, 0) for number in range(start, start + step)),
-        )
-        for start in range(low, high + 1, step)
-    ]
+    inside = []
+    for start in range(low, high + 1, step):
+        label = f"{start}" if step == 1 else f"{start}–{start + step - 1}"
+        inside.append((label, sum(counts.get(number, 0) for number in range(start, start + step))))
     mean = sum(number * count for number, count in counts.items()) / sum(counts.values())
     return _shares(f"{title}, mean {mean:.2f}", inside)
 

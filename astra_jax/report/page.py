@@ -46,7 +46,7 @@ class Summary(BaseModel):
     heldout: dict[str, dict[str, float | tuple[float, float]]] = {}
     """Policy to its figures on held-out environments, sampled at temperature 1."""
     heldout_greedy: dict[str, dict[str, float | tuple[float, float]]] = {}
-    """Policy to its figures at the best of a few temperatures, which was chosen on other environments."""
+    """Policy to its figures on the same environments, sampled greedily."""
     left_out: dict[str, int] = {}
     """Split to its environments whose prompt is too long, or with nothing to solve; they are in no figure."""
     export: Export | None = None
@@ -111,8 +111,7 @@ def write_report(folder: Path, describe: Callable[[Path], DataSet]) -> Path:
 
     Raises:
         DestinationRefused: another file than an earlier page lies at the page's place.
-        RunUnreadable: there is nothing to report on, or `summary.json` is damaged.
-        RunUnreadable, RecordDirectoryError: a file of the folder is damaged.
+        RunUnreadable, RecordDirectoryError: there is nothing to report on, or a file of the folder is damaged.
     """
     folder = folder.resolve()
     is_data_set = _is_record_directory(folder)

@@ -6,7 +6,7 @@ import tomllib
 from importlib.resources import files
 from typing import Final, Literal
 
-from pydantic import Field, TypeAdapter
+from pydantic import TypeAdapter
 
 from astra_jax.config import Frozen
 
@@ -23,11 +23,8 @@ class PaperRow(Frozen):
     size: Literal["14B", "32B"] | None = None
     """Size of a model that a claim is about."""
     stage: Literal["base", "sft", "rl"] | None = None
-    bfcl: dict[str, float] = Field(default_factory=dict)
-    tau2: dict[str, float] = Field(default_factory=dict)
-    acebench: dict[str, float] = Field(default_factory=dict)
-    aime: dict[str, float] = Field(default_factory=dict)
-    aime_no_top_k: dict[str, float] = Field(default_factory=dict)
+    measured: dict[Benchmark, dict[str, float]]
+    """Figures by benchmark, and by column."""
 
     def figures(self, benchmark: Benchmark) -> dict[str, float]:
         """Return the figures of a benchmark, with their mean; empty if the row has none.
@@ -35,7 +32,7 @@ class PaperRow(Frozen):
         >>> PAPER_ROWS[0].figures("aime")
         {'2024': 80.0, '2025': 66.9, 'all': 73.45}
         """
-        found: dict[str, float] = getattr(self, benchmark)
+        found = self.measured.get(benchmark, {})
         return {**found, ALL: found.get(ALL, round(sum(found.values()) / len(found), 2))} if found else {}
 
 

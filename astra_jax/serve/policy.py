@@ -6,7 +6,7 @@ import contextlib
 import json
 import os
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -48,10 +48,6 @@ class ServedPolicy:
     def decoder(self, device: XLADevice | None = None) -> PagedDecoder:
         """Return a decoder; call this in the event loop that will use it."""
         return PagedDecoder(device or self.device(), self.limits, end_ids=self.end_ids)
-
-    def without_weights(self) -> ServedPolicy:
-        """Return the same policy without weights: the decoder has its own copy of them."""
-        return replace(self, policy=replace(self.policy, params={}))
 
 
 def served_policy(

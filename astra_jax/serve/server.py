@@ -8,7 +8,7 @@ import secrets
 import signal
 import socket
 from collections.abc import Awaitable, Callable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from typing import Any, Final
 
@@ -121,8 +121,7 @@ def application(service: Service, key: str | None = None) -> Admission:
         route("GET", "/v1/models/{name:path}", model),
         route("GET", "/health", health),
     ]
-    handlers: dict[Any, Any] = {HTTPException: _not_served}
-    app = Starlette(routes=routes, exception_handlers=handlers)
+    app = Starlette(routes=routes, exception_handlers={HTTPException: _not_served})  # type: ignore[dict-item]
     app.router.redirect_slashes = False  # a path with one slash too many is a 404
     return Admission(app, service, key)
 
@@ -215,7 +214,7 @@ async def _serve(
     until_stdin_closes: bool,
 ) -> None:
     decoder = await _compiled_decoder(served)
-    served = served.without_weights()
+    served = replace(served, policy=replace(served.policy, params={}))  # the decoder has a copy of the weights
     server, loop = http_server(Service(served, decoder, default_max_tokens), key), asyncio.get_running_loop()
     if until_stdin_closes:
         # Nothing is written to standard input, so it becomes readable when it ends.

@@ -103,11 +103,8 @@ class Service:
         sampling = params.sampling(self.max_tokens(len(ids), params.max_tokens), params.stop_token_ids)
         session = self.session(params.seed)
         message = await while_wanted(request.receive, self.sampled(ids, sampling, session))
-        choice: dict[str, Any] = {
-            "index": 0,
-            "token_ids": message.ids,
-            "finish_reason": "length" if message.finish == "length" else "stop",
-        }
+        reason = "length" if message.finish == "length" else "stop"
+        choice: dict[str, Any] = {"index": 0, "token_ids": message.ids, "finish_reason": reason}
         if params.logprobs is not None:
             choice["logprobs"] = logprobs_of(list(map("token_id:{}".format, message.ids)), message.logprobs)
         counts = usage(len(ids), len(message.ids))

@@ -210,11 +210,11 @@ def test_loading_weights_that_are_not_whole_says_so(tmp_path):
 
 
 _SAVE_FOREVER = """
-import itertools, sys
+import itertools, pathlib, sys
 sys.path[:0] = [{tests!r}, {repository!r}]
 from test_checkpoint import CONFIG, train_state
 from astra_jax.checkpoints.checkpoint import Checkpoints
-checkpoints = Checkpoints({directory!r}, CONFIG)
+checkpoints = Checkpoints(pathlib.Path({directory!r}), CONFIG)
 for step in itertools.count(1):
     checkpoints.save(train_state(step))  # returns when the save before is whole
     print(step - 1, flush=True)

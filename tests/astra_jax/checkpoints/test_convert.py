@@ -78,7 +78,7 @@ def test_a_streamed_conversion_is_the_checkpoint_that_loading_and_saving_makes(
     monkeypatch.setattr(hf, "PIECE_BYTES", piece_bytes)
     config = CONFIG.model_copy(update={"tie_word_embeddings": tied})
     original = write_folder(tmp_path / "hf", config)
-    hf_to_orbax(tmp_path / "hf", tmp_path / "ours", param_dtype=param_dtype)
+    hf_to_orbax(tmp_path / "hf", tmp_path / "ours", dtype=param_dtype)
     expected_config, expected = load_hf(tmp_path / "hf", param_dtype=param_dtype)
     found_config, found = load_params(tmp_path / "ours")
     assert found_config == expected_config
