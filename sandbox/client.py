@@ -404,11 +404,7 @@ def _error_message(body: bytes) -> str:
 
 
 def _parsed(body: bytes) -> Any:
-    """Return the JSON of a whole reply.
-
-    Raises:
-        Lost: the end of the reply is missing.
-        SandboxUnavailable: it is not JSON.
+    """Return the JSON of a whole reply; a reply without its end is lost.
 
     >>> _parsed(b'{"status": "ok", "val')
     Traceback (most recent call last):
@@ -431,11 +427,7 @@ def _not_the_protocol(error: ValueError) -> SandboxUnavailable:
 
 
 def _replies_of(documents: Any, count: int) -> list[ExecuteReply]:
-    """Return the service's replies to `count` calls.
-
-    Raises:
-        SandboxUnavailable: they are not of the protocol, or not as many.
-    """
+    """Return the service's replies, which must be as many as the calls."""
     try:
         replies = _REPLIES.validate_python(documents)
     except ValueError as error:

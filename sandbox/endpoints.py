@@ -101,11 +101,7 @@ def _validated(wanted: TypeAdapter[_Result], body: bytes, levels_around: int) ->
 
 
 async def _while_connected(request: Request, work: Coroutine[Any, Any, _Result]) -> _Result:
-    """Return the result of `work`; cancel it if the caller hangs up, since the call may have been sent again.
-
-    Raises:
-        ClientDisconnect: the caller has hung up.
-    """
+    """Return the result of `work`; cancel it if the caller hangs up, since the call may have been sent again."""
     working = asyncio.ensure_future(work)
     leaving = asyncio.ensure_future(request.receive())  # the body has been read: all that can still come is the end
     try:

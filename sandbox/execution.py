@@ -189,11 +189,7 @@ def _document(request: ExecuteRequest, *, compiles: bool = False) -> bytes:
 
 
 def _verdict(outcome: Outcome, limits: Limits) -> tuple[str, bytes]:
-    """Return "ok" or the kind of error, and the reply. The kernel's report outweighs the process's own words.
-
-    Raises:
-        ServiceFault: the call was cancelled.
-    """
+    """Return "ok" or the kind of error, and the reply. The kernel's report outweighs the process's own words."""
     if outcome.why == WALL_LIMIT:
         return _error(outcome, ErrorKind.TIMEOUT, f"stopped after {limits.wall_seconds:g} s of wall time")
     if outcome.why == CPU_LIMIT:
@@ -217,11 +213,7 @@ def _verdict(outcome: Outcome, limits: Limits) -> tuple[str, bytes]:
 
 
 def _own_word(outcome: Outcome, body: bytes, memory_bytes: int) -> tuple[str, bytes]:
-    """Return the verdict that the process itself wrote. A tool may have written it, so every part is checked.
-
-    Raises:
-        ValueError: the harness does not write this.
-    """
+    """Return the verdict that the process itself wrote. A tool may have written it, so every part is checked."""
     document = strict_json.parse_reply(body, strict_json.MAX_NESTING + 1)
     match document:
         case {"status": "ok", "value": _, "state": dict() | None, "stdout": str()} if len(document) == 4:

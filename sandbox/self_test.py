@@ -81,11 +81,7 @@ async def establish(minimum: Tier, packages: Packages = NO_PACKAGES) -> Isolatio
 
 
 async def _probe(tier: Tier, packages: Packages = NO_PACKAGES) -> None:
-    """Attack a tier.
-
-    Raises:
-        ServiceFault: the tier breaks a promise, or a package cannot be imported.
-    """
+    """Attack a tier; a broken promise, or a package that cannot be imported, is a fault of the service."""
     pool = Pool(tier, workers=1, max_children=8, packages=packages)
     try:
         await pool.start()

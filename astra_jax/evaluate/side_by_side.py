@@ -17,7 +17,7 @@ from astra_jax.errors import RunUnreadable, first_fault
 from astra_jax.evaluate.intervals import paired_interval
 from astra_jax.evaluate.slices import EvaluatedEnvironment
 from astra_jax.training.run_record import EVALUATION
-from synthesis.run.destination import is_earlier_result
+from synthesis.run.destination import manifest_in
 from synthesis.run.fingerprint import Fingerprint
 
 FigureTable = dict[str, float | tuple[float, float]]
@@ -79,7 +79,7 @@ Difference = tuple[float, tuple[float, float]]
 
 def is_evaluation(out: Path) -> bool:
     """Say whether a folder is one of `astra evaluate environments`, finished or not."""
-    return is_earlier_result(out, EVALUATION)
+    return manifest_in(out, EVALUATION) is not None
 
 
 def read_evaluation(out: Path, label: str) -> FinishedEvaluation:

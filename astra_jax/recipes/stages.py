@@ -21,7 +21,7 @@ import psutil
 from anyio import Lock
 from anyio.from_thread import BlockingPortal
 
-from synthesis.run.destination import Result, is_earlier_result, require_destination, write_whole
+from synthesis.run.destination import Result, manifest_in, require_destination, write_whole
 from synthesis.run.fingerprint import Fingerprint
 from synthesis.run.manifest import earlier_manifest, write_manifest
 
@@ -172,7 +172,7 @@ def make_room(out: Path, inputs: Fingerprint, *, sources: Iterable[Path] = (), r
     """
     require_destination(out, QUICKSTART, sources=sources)
     place = out.resolve()
-    if is_earlier_result(place, QUICKSTART):
+    if manifest_in(place, QUICKSTART):
         if resume:
             advice = "Without --resume, this quickstart is moved aside and another one begun"
             earlier_manifest(out, QUICKSTART, inputs, advice=advice)

@@ -14,15 +14,8 @@ from typing import Final
 from sandbox.jail import linux
 
 FOLDER: Final = "/packages"  # its place in a jail of the tier `namespaces`
-_ONE_THREAD: Final = (
-    "OPENBLAS_NUM_THREADS",
-    "OMP_NUM_THREADS",
-    "MKL_NUM_THREADS",
-    "BLIS_NUM_THREADS",
-    "NUMEXPR_NUM_THREADS",
-    "RAYON_NUM_THREADS",
-)
-"""Variables for one thread: numeric libraries start one for each core, and their number decides the order of sums."""
+_WITH_THREADS: Final = ("OPENBLAS", "OMP", "MKL", "BLIS", "NUMEXPR", "RAYON")
+"""Numeric libraries: they start a thread for each core, and their number decides the order of sums."""
 _CLONE_THREAD = 0x00010000
 
 
@@ -38,8 +31,8 @@ def load(folder: str, modules: list[str], begin: Callable[[int], None], tier: st
     """
     # In the process's environment, not in `os.environ`: the libraries read it there, and tools do not see it.
     setenv = ctypes.CDLL(None).setenv
-    for name in _ONE_THREAD:
-        setenv(name.encode(), b"1", 1)
+    for name in _WITH_THREADS:
+        setenv(f"{name}_NUM_THREADS".encode(), b"1", 1)
     os.listdir(folder)  # an importer passes over a folder that this user may not read
     sys.path.append(folder)
     begin(0)  # so that random numbers drawn at the import are the same in every worker

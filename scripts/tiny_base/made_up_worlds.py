@@ -137,7 +137,7 @@ def _draw_episode(
             fact = facts[node.question]
             document = world.lookup_document(fact.entity_type, fact.property)
             documents[document.name] = document
-            year = {world.year_parameter: fact.year} if fact.year else {}
+            year = {world.wording.year: fact.year} if fact.year else {}
             calls.append(ToolCall(id=node.id, name=document.name, arguments={fact.entity_type: fact.entity, **year}))
             responses.append(json.dumps(fact.value, ensure_ascii=False))
         reasoning = reasoning_before(calls, world.language, documents)

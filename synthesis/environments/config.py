@@ -11,15 +11,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from synthesis.embeddings import Embedding
-from synthesis.environments.selection.quotas import Variety
 from synthesis.questions.knowledge import Unseen
 from synthesis.records import Difficulty, Habit, Language, Scenario, SimilarityBand
 from synthesis.teacher.config import OpenAITeacherConfig
+
+Variety = Literal["plain", "stateful", "stateful_database", "withheld_tool", "missing_parameter"]
+"""The particular property of an environment; the paper's environments are all plain."""
 
 RL_SPLIT: Final = "rl_environments"
 NUM_RL: Final = 640
@@ -161,14 +163,6 @@ def held_out_configs(training: EnvironmentsConfig) -> dict[str, EnvironmentsConf
         "heldout_tools": {"count": NUM_UNSEEN, "disjoint_from": learnt_from, "unseen": "tools"},
         "heldout_domains": {"count": NUM_UNSEEN, "disjoint_from": learnt_from, "unseen": "domains", "domains": others},
     }
-    return {
-        name: training.model_copy(
-            update={
-                "seed": training.seed + number * _SEED_OFFSET,
-                "out": out[name],
-                "demonstrations": {},
-                **changes[name],
-            }
-        )
-        for number, name in enumerate(names, start=1)
-    }
+    for number, name in enumerate(names, start=1):
+        changes[name] |= {"seed": training.seed + number * _SEED_OFFSET, "out": out[name], "demonstrations": {}}
+    return {name: training.model_copy(update=change) for name, change in changes.items()}

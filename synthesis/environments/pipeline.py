@@ -22,16 +22,19 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
+from sandbox.client import AsyncSandboxClient
 from synthesis.embeddings import contents_of
-from synthesis.environments.config import EnvironmentsConfig
+from synthesis.environments.config import EnvironmentsConfig, Variety
 from synthesis.environments.distractors.irrelevant_tools import ToolPool
+from synthesis.environments.proving.call_batches import CallBatches
 from synthesis.environments.proving.demonstrations import draw_habit
+from synthesis.environments.proving.needed_packages import packages_of_sandbox
 from synthesis.environments.questions.drafts import Draft
 from synthesis.environments.questions.refusals import withhold_tool
-from synthesis.environments.selection.quotas import EnvironmentPlan, Variety, plan_environments
+from synthesis.environments.selection.quotas import EnvironmentPlan, plan_environments
 from synthesis.environments.selection.splits import TakenValues
 from synthesis.environments.selection.thresholds import REJECTED_KIND, rejection, selection_of, too_low
-from synthesis.environments.worker import EnvironmentsWorker, opened_worker
+from synthesis.environments.worker import EnvironmentsWorker
 from synthesis.questions.knowledge import Knowledge, read_knowledge
 from synthesis.record_io import read_card
 from synthesis.records import Environment, JsonObject, JsonValue, RejectedEnvironment
@@ -40,9 +43,8 @@ from synthesis.run.fingerprint import Fingerprint
 from synthesis.stage import Rejected, StageReport
 from synthesis.teacher.protocol import Teacher, made_by
 from synthesis.teacher.usage import cost_so_far
-from synthesis.track.fingerprint import synthesis_fingerprint
 from synthesis.track.journal import Journal, run_stage
-from synthesis.track.run import TrackRun, rejected_beside
+from synthesis.track.run import TrackRun, rejected_beside, synthesis_fingerprint
 
 __all__ = ["ENVIRONMENTS", "EnvironmentsConfig", "fingerprint_of", "synthesize_environments"]
 
@@ -69,16 +71,7 @@ async def synthesize_environments(config: EnvironmentsConfig, teacher: Teacher, 
     """
     started = time.monotonic()
     require_destination(config.out, ENVIRONMENTS, sources=(*config.knowledge, *config.disjoint_from))
-    plans = plan_environments(
-        config.count,
-        config.seed,
-        scenarios=config.scenarios,
-        languages=config.languages,
-        domains=config.domains,
-        lookups=config.lookups,
-        computations=config.computations,
-        varieties=config.varieties,
-    )
+    plans = plan_environments(config)
     out = config.out.resolve()
     track_run = TrackRun(
         "environments",
@@ -97,7 +90,9 @@ async def synthesize_environments(config: EnvironmentsConfig, teacher: Teacher, 
     async with AsyncExitStack() as stack:
         journals = stack.enter_context(track_run.open_journals())
         taken = TakenValues(config.disjoint_from, config.unseen)
-        worker = await stack.enter_async_context(opened_worker(config, taken, sandbox_url, teacher))
+        client = await stack.enter_async_context(AsyncSandboxClient(sandbox_url))
+        packages = await packages_of_sandbox(client, config.packages)
+        worker = EnvironmentsWorker(config, taken, CallBatches(client), teacher, packages)
         sources = read_knowledge(config.knowledge) if config.knowledge else []
         run = _Run(config, sources, worker, report, partial(cost_so_far, teacher))
         drafts = await run.draft_all(plans, journals[0])

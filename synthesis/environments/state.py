@@ -25,10 +25,10 @@ from synthesis.environments.proving.needed_packages import with_needed_packages
 from synthesis.environments.proving.proof import PROOF_LIMITS, changed_argument, check_replies, trials
 from synthesis.environments.proving.sub_environments import proven_reply, sub_question_of
 from synthesis.environments.proving.tool_source import check_source
-from synthesis.environments.questions.qa_instances import check_structure, ways_to_answer
+from synthesis.environments.questions.qa_instances import check_structure
 from synthesis.environments.selection.quotas import EnvironmentPlan
 from synthesis.prompts.stateful import StatefulTask, WriteStateConditions, WriteStatefulTask
-from synthesis.questions.decomposition import QAInstance
+from synthesis.questions.decomposition import QAInstance, ways_to_answer
 from synthesis.questions.knowledge import Knowledge
 from synthesis.records import DATABASE_PROGRAM, EnvironmentTool, JsonObject, JsonValue, StateCondition, SubQuestion
 from synthesis.stage import Rejected
@@ -102,7 +102,7 @@ async def prove_stateful(
         raise Rejected("call of an unknown tool", f"{strange}")
     if idle := sorted(by_name.keys() - called):
         raise Rejected("tool without a call", f"{idle}")
-    golds = tuple(way for sub_question in sub_questions for way in ways_to_answer(sub_question))
+    golds = tuple(ways_to_answer(*sub_questions))
     for tool in tools:
         check_source(tool.source, tool.document, golds, tool.packages)
     initial = state

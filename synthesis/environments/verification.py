@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
 from sandbox.client import AsyncSandboxClient, ExecuteReply, ExecuteRequest
@@ -15,9 +15,9 @@ from synthesis.environments.proving.needed_packages import packages_of_sandbox, 
 from synthesis.environments.proving.other_rows import calls_for_other_rows, is_constant
 from synthesis.environments.proving.proof import Proof, check_apart, prove, replay_gold_calls, request_of
 from synthesis.environments.proving.tool_source import check_source
-from synthesis.environments.questions.qa_instances import mentions
+from synthesis.environments.questions.qa_instances import computed_answer, mentions
 from synthesis.environments.state import check_conditions, prove_stateful, with_queries
-from synthesis.questions.decomposition import CompositionError, compose, depths, scenario_of
+from synthesis.questions.decomposition import depths, scenario_of
 from synthesis.record_io import RecordSource, check_shards
 from synthesis.records import Environment, EnvironmentTool, IrrelevantTool, JsonObject, JsonValue, canonical_json
 from synthesis.run.json_values import texts_in
@@ -54,11 +54,7 @@ async def verify_environment(environment: Environment, sandbox: Sandbox, executa
 
     A distractor runs; a hard environment's gives none of its answers to a gold call.
     """
-    check_shape(environment)
-    if environment.is_stateful:
-        await _verify_states(environment, sandbox)
-    else:
-        await prove(sandbox, proofs_of(environment))
+    await _check_gold_calls(environment, sandbox, prove)
     await executable.check(_unused(environment), environment.irrelevant_tools)
     await verify_demonstration(environment, sandbox)
     if environment.difficulty == "hard":
@@ -71,16 +67,19 @@ async def verify_environment(environment: Environment, sandbox: Sandbox, executa
 
 async def replay_environment(environment: Environment, sandbox: Sandbox, executable: ExecutableTools) -> None:
     """Check one environment with proven tools: its shape, Φ, every gold call, and that its distractors run."""
-    check_shape(environment)
-    if environment.is_stateful:
-        await _verify_states(environment, sandbox)
-    else:
-        await replay_gold_calls(sandbox, proofs_of(environment))
+    await _check_gold_calls(environment, sandbox, replay_gold_calls)
     # A distractor was proven in the environment that it comes from, so it need not be shown to be alive.
     await executable.check([*_unused(environment), *(each.tool for each in environment.irrelevant_tools)], [])
 
 
-async def _verify_states(environment: Environment, sandbox: Sandbox) -> None:
+async def _check_gold_calls(
+    environment: Environment, sandbox: Sandbox, check: Callable[[Sandbox, Sequence[Proof]], Awaitable[None]]
+) -> None:
+    """Check shape and Φ, and the gold calls by `check`; those of a stateful environment in order on its state."""
+    check_shape(environment)
+    if not environment.is_stateful:
+        await check(sandbox, proofs_of(environment))
+        return
     state, conditions = environment.state or {}, environment.state_conditions
     final_state = await prove_stateful(sandbox, environment.tools, environment.sub_questions, state)
     if not same_answer(environment.final_state, final_state):
@@ -137,13 +136,7 @@ def check_shape(environment: Environment) -> None:
     if environment.scenario != (scenario := scenario_of(sub_tasks)):
         raise Rejected("wrong scenario", f"expected {scenario}, found {environment.scenario}")
     if environment.composition is not None:
-        answers = {sub_question.id: sub_question.answer for sub_question in environment.sub_questions}
-        try:
-            computed = compose(environment.composition, answers)
-        except CompositionError as error:
-            raise Rejected("composition fails", str(error)) from error
-        if not same_answer(environment.answer, computed, environment.aliases):
-            raise Rejected("composition gives another answer", f"expected {environment.answer!r}, found {computed!r}")
+        computed_answer(environment, environment.composition, environment.sub_questions)
 
 
 def _check_left_out(environment: Environment, value: str) -> None:

@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import random
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from dataclasses import asdict, fields
 from typing import Any, Final
 
-from sandbox.client import AsyncSandboxClient
 from synthesis.environments.config import EnvironmentsConfig
 from synthesis.environments.distractors.siblings import write_siblings
-from synthesis.environments.proving.call_batches import CallBatches, Sandbox
+from synthesis.environments.proving.call_batches import Sandbox
 from synthesis.environments.proving.demonstrations import demonstrate
 from synthesis.environments.proving.long_documents import lengthened
 from synthesis.environments.proving.merging import merge_sub_environments
-from synthesis.environments.proving.needed_packages import packages_of_sandbox
 from synthesis.environments.proving.sub_environments import build_sub_environments
 from synthesis.environments.questions.drafts import ENTITY_OR_ANSWER, MAX_DRAWS, TOOL, Draft, draw_seeds, write_draft
 from synthesis.environments.questions.refusals import omit_parameter
@@ -94,18 +90,11 @@ def prompt_version_of(config: EnvironmentsConfig, plan: EnvironmentPlan, teacher
     return " ".join(names)
 
 
-@asynccontextmanager
-async def opened_worker(
-    config: EnvironmentsConfig, taken: TakenValues, sandbox_url: str, teacher: Teacher
-) -> AsyncIterator[EnvironmentsWorker]:
-    """Open a worker with a client of the sandbox; `taken` are the contents that its environments must not share."""
-    async with AsyncSandboxClient(sandbox_url) as client:
-        allowed = await packages_of_sandbox(client, config.packages)
-        yield EnvironmentsWorker(config, taken, CallBatches(client), teacher, allowed)
-
-
 class EnvironmentsWorker:
-    """Worker on items of the track; a result depends on the configuration, its seed and the item alone."""
+    """Worker on items of the track; a result depends on the configuration, its seed and the item alone.
+
+    Its environments share nothing with `taken`; their tools may import `packages`.
+    """
 
     def __init__(
         self,
@@ -113,26 +102,17 @@ class EnvironmentsWorker:
         taken: TakenValues,
         sandbox: Sandbox,
         teacher: Teacher,
-        allowed: tuple[NeededPackage, ...] = (),
+        packages: tuple[NeededPackage, ...] = (),
     ):
         self._config, self._taken, self._sandbox, self._teacher = config, taken, sandbox, teacher
-        self._packages = allowed
+        self._packages = packages
         self._seen_to_run = ExecutableTools(sandbox)
 
     async def draft(self, plan: EnvironmentPlan, source: Knowledge) -> Draft:
         """Have a question of the planned shape written and scored."""
         source = self._checked(source)
         async with metered_item():  # makes a reply without use a rejection; the draft meters itself
-            return await write_draft(
-                self._teacher,
-                source,
-                plan,
-                self._taken,
-                max_hops=self._config.max_hops,
-                seed=self._config.seed,
-                scaled_documents=self._config.scaled_documents,
-                judges_naturalness=self._config.naturalness_threshold > 0,
-            )
+            return await write_draft(self._teacher, source, plan, self._taken, self._config)
 
     async def prove(self, plan: EnvironmentPlan, draft: Draft | None, source: Knowledge) -> Environment:
         """Give a draft its tools, or have a stateful task written; the result is proven and has its cost.

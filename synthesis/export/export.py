@@ -17,11 +17,10 @@ from typing import Any, Final, cast
 from pydantic import BaseModel
 
 from synthesis.contamination import overlap_of
-from synthesis.export.astra_rows import AstraRow, astra_row
 from synthesis.export.columns import features, write_parquet
 from synthesis.export.data_card import DATA_CARD, Contents, data_card
 from synthesis.export.openai_rows import ExportImpossible, OpenAIRow, openai_row
-from synthesis.export.rl_rows import TrlRow, VerlRow, trl_row, verl_row
+from synthesis.export.rl_rows import AstraRow, TrlRow, VerlRow, astra_row, trl_row, verl_row
 from synthesis.export.tfds_dataset import EnvironmentExample, TrajectoryExample, example_of, write_tfds
 from synthesis.record_io import CERTIFICATE, RECORD_TYPES, RecordSource, read_card, read_certificate
 from synthesis.records import KeptRecord

@@ -1,10 +1,18 @@
-"""Environments as rows of RL data for verl and TRL.
+"""Environments as rows of RL data for verl, TRL and ASTRA.
 
-A row of either has the tools as the sandbox client takes them, and the values that a reward counts. Both are JSON
-text, or tables of text, so that no type changes on the way. verl has five columns of its own, `agent_name` for its
+A row of the first two has the tools as the sandbox client takes them, and the values that a reward counts. Both are
+JSON text, or tables of text, so that no type changes on the way. verl has five columns of its own, `agent_name` for its
 tool-calling loop, and `extra_info` with the arguments of `create` of each tool; it knows tools by name for a whole run,
 so a name with several documents in a set needs a choice. TRL passes the columns of a row by name to the environment's
 `reset` and to reward functions.
+
+ASTRA's published data has four columns: `prompt` is a list of messages, the others are texts of JSON: `tool_schema` a
+list in OpenAI's form, `tool_dict` tool name to module text, `sub_qa_dict` tool name to the texts of its sub-answers.
+These cannot say which call finds a sub-answer, the dependencies, the distractors, or the type of an answer; that stands
+in a fifth one, `environment`.
+
+Decided: docs/decisions/synthesis.md, “The published RL format is four columns, and a fifth holds the rest of the
+record”.
 """
 
 from __future__ import annotations
@@ -15,7 +23,7 @@ from typing import Literal
 from pydantic import Field
 
 from synthesis.export.openai_rows import Row
-from synthesis.records import Environment, EnvironmentTool, JsonObject, SubQuestion
+from synthesis.records import Environment, EnvironmentTool, JsonObject, JsonValue, SubQuestion
 
 
 def sorted_tools(environment: Environment) -> list[EnvironmentTool]:
@@ -33,7 +41,7 @@ def sandbox_tools(environment: Environment) -> dict[str, dict[str, str]]:
 
 def tool_schemas(environment: Environment) -> str:
     """Return the JSON text of the tools in OpenAI's form."""
-    return json.dumps([tool.document.to_openai() for tool in sorted_tools(environment)], ensure_ascii=False)
+    return _text([tool.document.to_openai() for tool in sorted_tools(environment)])
 
 
 def ground_truth(environment: Environment) -> str:
@@ -62,7 +70,7 @@ def ground_truth(environment: Environment) -> str:
         truth["user_reply"] = environment.user_reply
     if environment.state_conditions:
         truth["state_conditions"] = [condition.model_dump(mode="json") for condition in environment.state_conditions]
-    return json.dumps(truth, ensure_ascii=False)
+    return _text(truth)
 
 
 def _path(sub_task: SubQuestion) -> JsonObject:
@@ -75,7 +83,7 @@ def _aliases(asked: SubQuestion | Environment) -> JsonObject:
 
 def initial_state(environment: Environment) -> str | None:
     """Return the JSON text of the state that an episode begins with, if the tools have one."""
-    return None if environment.state is None else json.dumps(environment.state, ensure_ascii=False)
+    return None if environment.state is None else _text(environment.state)
 
 
 class PromptMessage(Row):
@@ -163,7 +171,42 @@ def trl_row(environment: Environment) -> TrlRow:
         prompt=[PromptMessage(content=environment.question)],
         tools=tool_schemas(environment),
         id=environment.id,
-        sandbox_tools=json.dumps(sandbox_tools(environment), ensure_ascii=False),
+        sandbox_tools=_text(sandbox_tools(environment)),
         state=initial_state(environment),
         ground_truth=ground_truth(environment),
     )
+
+
+class AstraRow(Row):
+    """An environment in ASTRA's columns."""
+
+    prompt: list[PromptMessage]
+    tool_schema: str
+    tool_dict: str
+    sub_qa_dict: str
+    environment: str
+    """JSON text of the record, without the contents of the other columns."""
+
+
+def astra_row(environment: Environment) -> AstraRow:
+    """Write an environment in ASTRA's columns; its tools stand in order of their names."""
+    rest = environment.model_dump(mode="json")
+    del rest["question"]
+    for tool in (*rest["tools"], *(irrelevant["tool"] for irrelevant in rest["irrelevant_tools"])):
+        del tool["source"], tool["document"]["description"], tool["document"]["parameters"]
+    answers: dict[str, list[str]] = {}
+    for sub_task in environment.sub_tasks:
+        assert sub_task.call is not None
+        answer = sub_task.answer
+        answers.setdefault(sub_task.call.name, []).append(answer if isinstance(answer, str) else _text(answer))
+    return AstraRow(
+        prompt=[PromptMessage(content=environment.question)],
+        tool_schema=tool_schemas(environment),
+        tool_dict=_text({tool.document.name: tool.module_source() for tool in sorted_tools(environment)}),
+        sub_qa_dict=_text(answers),
+        environment=_text(rest),
+    )
+
+
+def _text(value: JsonValue) -> str:
+    return json.dumps(value, ensure_ascii=False)

@@ -136,7 +136,7 @@ def write_tool_call(request: tool_writing.WriteToolCall, seed: int) -> tool_writ
     """Fill the tool's parameters with the entity, and the year, of the sub-question; set an option where needed."""
     fact = _fact(request.knowledge, request.node)
     world = world_about(request.knowledge)
-    known = {world.parameter(fact.entity_type): fact.entity, world.year_parameter: fact.year}
+    known = {world.parameter(fact.entity_type): fact.entity, world.wording.year: fact.year}
     asked = {name: known[name] for name in request.document.required}
     option = option_of(request.document)
     if option is not None and request.document.parameters["properties"][option]["default"] != fact.setting:
@@ -230,7 +230,7 @@ def merge_tools(request: tool_merging.MergeTools, seed: int) -> tool_writing.Too
 
 def _source(document: ToolDocument, world: World, fact: Fact) -> str:
     # The code names types and properties but no entity, so tools of one property have the same and can be merged.
-    entity, year = world.parameter(fact.entity_type), world.year_parameter
+    entity, year = world.parameter(fact.entity_type), world.wording.year
     signature, row, last = f"{entity}: str", f"rows[{entity}]", ""
     if fact.year is not None:
         signature, row = f"{signature}, {year}: str", f"{row}[{year}]"

@@ -119,13 +119,11 @@ def augment_task(request: tasks.AugmentTask, seed: int) -> tasks.AugmentedTask:
     rng = derived_random(seed, "augment")
     task, language = request.task, request.task.language
     if request.axis == "persona":
-        return tasks.AugmentedTask(
-            text=f"{phrase('role', rng, language)}{'。' if language == 'zh' else '. '}{task.text}"
-        )
+        text = f"{phrase('role', rng, language)}{'。' if language == 'zh' else '. '}{task.text}"
+        return tasks.AugmentedTask(text=text)
     if request.axis == "complexity":
-        return tasks.AugmentedTask(
-            text=f"{task.text}{'' if language == 'zh' else ' '}{phrase('constraint', rng, language)}"
-        )
+        text = f"{task.text}{'' if language == 'zh' else ' '}{phrase('constraint', rng, language)}"
+        return tasks.AugmentedTask(text=text)
     hidden = task.hidden_parameters
     for _ in range(8):
         if (text := render_task(request.server, request.chain, task.slots | hidden, tuple(hidden), rng)) != task.text:
@@ -146,9 +144,8 @@ def score_task(request: tasks.ScoreTask, seed: int) -> tasks.ScoredTask:
     if re.search(r"[{}<>`\\]|\b\w+\(\)", request.text):
         realism *= 0.6
     reason = f"{sum(facts)} of {len(facts)} facts stated; {length} words or characters; {len(request.tools)} tools"
-    return tasks.ScoredTask(
-        reason=reason, clarity=clarity, realism=realism, tool_necessity=1.0 if request.tools else 0.0
-    )
+    necessity = 1.0 if request.tools else 0.0
+    return tasks.ScoredTask(reason=reason, clarity=clarity, realism=realism, tool_necessity=necessity)
 
 
 def answer_as_user(request: AnswerAsUser, seed: int) -> UserReply:

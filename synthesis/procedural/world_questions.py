@@ -129,17 +129,13 @@ def _draw_lengths(rng: random.Random, total: int, count: int, longest: int) -> l
 
 
 def _draw_walk_from(world: World, rng: random.Random, length: int) -> Walk:
-    entity_type = rng.choice(list(world.types))
-    entity = rng.choice(world.entities[entity_type])
-    stem, entity_type, entity = _follow(world, rng, entity_type, entity, length - 1)
+    stem, entity_type, entity = _draw_stem(world, rng, length - 1)
     return (*stem, _draw_fact(world, rng, entity_type, entity, _pick(rng, list(world.types[entity_type].attributes))))
 
 
 def _draw_fan(world: World, rng: random.Random, stem_length: int, width: int) -> list[Walk]:
     """Draw one stem of relations, then several properties of the entity it leads to."""
-    entity_type = rng.choice(list(world.types))
-    entity = rng.choice(world.entities[entity_type])
-    stem, entity_type, entity = _follow(world, rng, entity_type, entity, stem_length)
+    stem, entity_type, entity = _draw_stem(world, rng, stem_length)
     properties = [*world.types[entity_type].attributes, *world.types[entity_type].relations]
     if len(properties) < width:
         raise _DeadEnd
@@ -173,8 +169,11 @@ def _draw_alike(world: World, rng: random.Random, lengths: Sequence[int], compar
     return walks
 
 
-def _follow(world: World, rng: random.Random, entity_type: str, entity: str, length: int) -> tuple[Walk, str, str]:
-    facts = []
+def _draw_stem(world: World, rng: random.Random, length: int) -> tuple[Walk, str, str]:
+    """Draw relations from any entity on; return them, and the type and name of the entity that they lead to."""
+    entity_type = rng.choice(list(world.types))
+    entity = rng.choice(world.entities[entity_type])
+    facts: list[Fact] = []
     for _ in range(length):
         relation = _pick(rng, world.types[entity_type].relations)
         facts.append(world.fact(entity_type, entity, relation))

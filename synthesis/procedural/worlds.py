@@ -94,17 +94,12 @@ class World:
     """(type, property) to entity name to value; a yearly attribute's value maps year to amount."""
     wording: ToolWording = KNOWN
     hard: HardWording | None = None
-    """The words of a hard world; those of `wording` are not used then."""
+    """The words of a hard world; of `wording` it has the parameter of the year alone."""
     seed: int = 0
     options: Mapping[tuple[str, str], str] = field(default_factory=dict)
     """Option of the tool for a property, in a hard world: (type, property) to the option's name."""
     name_parts: NameParts = ((), ())
     """Parts that the names of a hard world are made of."""
-
-    @property
-    def year_parameter(self) -> str:
-        """The parameter of a lookup whose value changes by year."""
-        return self.wording.year if self.hard is None else self.hard.year
 
     def parameter(self, entity_type: str) -> str:
         """Return the parameter that takes the name of an entity of a type."""
@@ -246,7 +241,8 @@ def _hard_world(
     kinds = {(name, asked): kind for name in types for asked, (_, kind) in types[name].attributes.items()}
     yearly = frozenset(key for key, kind in kinds.items() if kind == "yearly")
     hard = hard_wording_of(domain, language, seed, yearly)
-    world = World(domain, language, types, entities, values, hard=hard, seed=seed, name_parts=near)
+    wording = replace(KNOWN, year=hard.year)
+    world = World(domain, language, types, entities, values, wording, hard, seed, name_parts=near)
 
     def with_option(key: Property, document: ToolDocument) -> ToolDocument:
         return with_drawn_option(document, key, world.kind(*key), world.value_range(*key), seed, language)

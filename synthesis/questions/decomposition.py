@@ -16,7 +16,7 @@ from typing import Literal, Protocol
 from pydantic import Field
 
 from synthesis.errors import SynthesisError
-from synthesis.records import Composition, JsonValue, Operation, Record, Scenario
+from synthesis.records import Composition, Environment, JsonValue, Operation, Record, Scenario, SubQuestion
 
 
 class DecompositionNode(Record):
@@ -162,3 +162,8 @@ def _rounded(number: int | float) -> int | float:
     if not abs(number) <= sys.float_info.max:  # nor does one that is no number
         raise CompositionError("expected numbers with a result that a double holds")
     return round(number, 6)
+
+
+def ways_to_answer(*asked: QAInstance | DecompositionNode | SubQuestion | Environment) -> list[JsonValue]:
+    """Return the answers to some questions, each in all the ways in which it may be written."""
+    return [way for each in asked for way in (each.answer, *each.aliases)]

@@ -89,7 +89,7 @@ def require_destination(out: Path, result: Result, *, sources: Iterable[Path] = 
     foreign = _first_other(place, frozenset())
     if foreign is None:  # empty but for lock files
         return
-    manifest = _manifest(place, result)
+    manifest = manifest_in(place, result)
     if manifest is None:
         advice = f" ({result.advice})" if result.advice else ""
         raise _refused(out, f"it holds {foreign} and is not an earlier {result.name}{advice}")
@@ -108,11 +108,6 @@ def require_file_destination(out: Path, name: str, is_earlier: Callable[[Path], 
         raise _refused(out, f"it exists and is not an earlier {name}")
 
 
-def is_earlier_result(folder: Path, result: Result) -> bool:
-    """Say whether a folder holds the manifest of a `result`."""
-    return _manifest(folder, result) is not None
-
-
 @contextlib.contextmanager
 def whole_folder(out: str | os.PathLike[str], result: Result) -> Iterator[Path]:
     """Yield a folder to fill; it takes the place of `out` when the block ends well, else that stays as it was.
@@ -128,7 +123,7 @@ def whole_folder(out: str | os.PathLike[str], result: Result) -> Iterator[Path]:
     place.parent.mkdir(parents=True, exist_ok=True)
     for left in _siblings(place, "partial"):
         # The mark of a killed process, or a whole result that lost its mark and was killed before it was renamed.
-        if (left / _UNFINISHED).is_file() or is_earlier_result(left, result):
+        if (left / _UNFINISHED).is_file() or manifest_in(left, result):
             shutil.rmtree(left)
     partial = _new_sibling(place, "partial")
     partial.mkdir()
@@ -193,16 +188,12 @@ def _put_in_place(whole: Path, place: Path, result: Result) -> None:
     os.replace(whole, place)
     # Only now, when the new one is in place. A folder that an earlier crash had set aside goes as well.
     for left in _siblings(place, "replaced"):
-        if left == replaced or is_earlier_result(left, result):
+        if left == replaced or manifest_in(left, result):
             shutil.rmtree(left)
 
 
 def _place(out: Path, sources: Iterable[Path], *, is_written_in: bool = False) -> Path:
-    """Return the target of `out`, if it may be written; a folder that is only written in need not be renamed.
-
-    Raises:
-        DestinationRefused: it may not.
-    """
+    """Return the target of `out`, or refuse it if it may not be written; one that is written in need not be renamed."""
     try:
         if out.is_symlink() and not out.exists():
             raise _refused(out, "it is a symbolic link to nothing")
@@ -236,8 +227,8 @@ def _refused(out: Path, fault: str) -> DestinationRefused:
     return DestinationRefused(f"{out}: {fault}; name another place, nothing was touched")
 
 
-def _manifest(folder: Path, result: Result) -> dict[str, Any] | None:
-    """Return the manifest of a folder, if it is one of `result`."""
+def manifest_in(folder: Path, result: Result) -> dict[str, Any] | None:
+    """Return the manifest of a folder that holds a `result`; None for any other folder."""
     try:
         text = (folder / result.manifest).read_text(encoding="utf-8")
         manifest = json.loads(text)

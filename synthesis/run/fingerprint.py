@@ -1,12 +1,16 @@
 """The fingerprint of a result: config, contents of its inputs, and source of the code, as one flat table.
 
 Two tables are compared line by line, so that a refusal can list the differences. Numbers and truth values stand as they
-are, other values as digests: no path, key or text of the user gets into a manifest.
+are, other values as digests: no path, key or text of the user gets into a manifest. Rows of an SQLite file have digests
+beside them: a row that was damaged on disk is noticed, and never used.
+
+Decided: docs/decisions/synthesis.md, “A record holds its digest, and `records verify` replays everything it can”.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+import sqlite3
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, Final
@@ -95,3 +99,21 @@ def digest_of_files(files: Iterable[Path]) -> str:
             return _ABSENT
         hashed.update(sha256(path.read_bytes()).digest())  # file by file, so that it matters where one ends
     return hashed.hexdigest()[:16]
+
+
+def row_digest(*values: str | bytes | float | None) -> str:
+    """Return the SHA-256 of the values of a row, texts as UTF-8.
+
+    >>> row_digest("kite", 1) == row_digest(b"kite", 1), row_digest("kite", 1) == row_digest("kite", 1.0)
+    (True, False)
+    """
+    encoded = [value.encode() if isinstance(value, str) else value for value in values]
+    return sha256(repr(encoded).encode()).hexdigest()
+
+
+def digest_in_sql(database: sqlite3.Connection, columns: Sequence[str]) -> str:
+    """Return the SQL expression for the digest of the named columns, which the connection then knows."""
+    database.create_function("row_digest", -1, row_digest, deterministic=True)
+    # As bytes: SQLite hands no function a text that is not UTF-8, and a damaged one may not be.
+    values = (f"CASE typeof({name}) WHEN 'text' THEN CAST({name} AS BLOB) ELSE {name} END" for name in columns)
+    return f"row_digest({', '.join(values)})"

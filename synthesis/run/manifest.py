@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from synthesis.run.destination import Result, is_earlier_result, require_destination, write_whole
+from synthesis.run.destination import Result, manifest_in, require_destination, write_whole
 from synthesis.run.fingerprint import Fingerprint, require_same
 
 ADVICE: Final = "Name another `out`, or undo the changes to go on with this run"
@@ -83,10 +83,8 @@ def earlier_manifest(
         MadeOtherwise: the earlier result was made with another config, other inputs or other code.
     """
     require_destination(out, result)
-    if not is_earlier_result(out, result):
-        return None
-    manifest: dict[str, Any] = json.loads((out / result.manifest).read_text(encoding="utf-8"))
-    require_same(out, manifest.get("made_with", {}), made_with, advice=advice)
+    if (manifest := manifest_in(out, result)) is not None:
+        require_same(out, manifest.get("made_with", {}), made_with, advice=advice)
     return manifest
 
 

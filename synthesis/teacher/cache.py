@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from synthesis.errors import SynthesisError
-from synthesis.run.row_digests import digest_in_sql, row_digest
+from synthesis.run.fingerprint import digest_in_sql, row_digest
 from synthesis.teacher.usage import Usage
 
 _DIGESTED: Final = ("text", "key", "prompt_tokens", "completion_tokens", "cost_usd")

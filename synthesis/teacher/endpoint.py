@@ -80,7 +80,11 @@ class Endpoint:
             TeacherUnavailable: the `openai` package or the key is missing, the key cannot be sent, or the address is
                 not one of HTTP or holds a key.
         """
-        _require_address(base_url, f"the teacher's base_url beside {api_key_env}")
+        if found := _fault_of(base_url):
+            raise TeacherUnavailable(  # without the address, which may hold the key
+                f"the teacher's base_url beside {api_key_env}: expected an address such as https://host/v1, found "
+                f"{found}; mend it, and name the variable that holds the key in api_key_env"
+            )
         key = _key_in(api_key_env)
         try:
             import aiohttp  # noqa: F401 - the client's transport, part of the extra
@@ -253,16 +257,8 @@ def _key_in(api_key_env: str) -> str:
     return key
 
 
-def _require_address(address: str, setting: str) -> None:
-    """Require that an address is one of HTTP and holds no key; `setting` is the key of the config that names it."""
-    if found := _fault_of(address):
-        raise TeacherUnavailable(  # without the address, which may hold the key
-            f"{setting}: expected an address such as https://host/v1, found {found}; mend it, and name the variable "
-            "that holds the key in api_key_env"
-        )
-
-
 def _fault_of(address: str) -> str:
+    """Return the reason why an address is not one of HTTP, or holds a key; empty if it is one without."""
     import httpx  # 7 MB that a run without an endpoint does not need
 
     try:

@@ -37,9 +37,8 @@ async def complete_tool(teacher: Teacher, server: ServerDocument, tool: ToolDocu
             check_written(tool.model_copy(update={"parameters": parameters, "output_schema": None}))
             return tool.model_copy(update={"parameters": parameters, "parameters_status": "completed"})
         output = (await teacher.ask(CompleteOutput(server=server, tool=tool), seed=seed)).schema_of_result()
-        check_written(
-            tool.model_copy(update={"parameters": {}, "output_schema": output})
-        )  # those of the source may stay
+        # The parameters of the source may stay as they are.
+        check_written(tool.model_copy(update={"parameters": {}, "output_schema": output}))
         return tool.model_copy(update={"output_schema": output, "output_status": "completed"})
     except BadReply as bad:
         raise Rejected(UNKNOWN if is_unknown else "result stays unknown", f"{server.name}.{tool.name}: {bad}") from bad

@@ -22,8 +22,7 @@ from tqdm import tqdm
 
 from synthesis.errors import SynthesisError
 from synthesis.records import JsonValue
-from synthesis.run.fingerprint import MadeOtherwise, require_same
-from synthesis.run.row_digests import digest_in_sql, row_digest
+from synthesis.run.fingerprint import MadeOtherwise, digest_in_sql, require_same, row_digest
 from synthesis.stage import Rejected, StageReport, noted_second_tries
 
 Item = TypeVar("Item")

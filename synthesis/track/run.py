@@ -1,4 +1,4 @@
-"""One run of a track: an earlier result, its journals, and the records that it writes at the end."""
+"""One run of a track: its fingerprint and journals, an earlier result, the records that it writes at the end."""
 
 from __future__ import annotations
 
@@ -8,11 +8,16 @@ from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from pydantic import BaseModel
+
 from synthesis.record_io import read_card, write_records
-from synthesis.records import KeptRecord, RejectedRecord
+from synthesis.records import SCHEMA_VERSION, KeptRecord, RejectedRecord
+from synthesis.run.code import source_of
 from synthesis.run.destination import records_of, require_destination
-from synthesis.run.fingerprint import Fingerprint, MadeOtherwise, digest, require_same
+from synthesis.run.fingerprint import Fingerprint, MadeOtherwise, digest, flattened, require_same
+from synthesis.run.json_values import JsonValue
 from synthesis.stage import StageReport
+from synthesis.teacher.protocol import Teacher
 from synthesis.track.journal import Journal, JournalError
 
 
@@ -116,3 +121,26 @@ def rejected_beside(out: Path) -> Path:
 def _delete_journal(path: Path) -> None:
     for suffix in ("-wal", "-shm", "-journal", ""):  # SQLite's own, by name: a copy that the user made stays
         path.with_name(f"{path.name}{suffix}").unlink(missing_ok=True)
+
+
+def synthesis_fingerprint(
+    track: str, config: BaseModel, teacher: Teacher, contents: Mapping[str, JsonValue]
+) -> Fingerprint:
+    """Return the fingerprint of the records of a track, whose pipeline is the module `track`.
+
+    It holds the config without destination, concurrency and prices; `contents`, which stand for the paths
+    under the keys of these names; the teacher; and the code of the track and of the teacher, prompts included.
+    """
+    settings = getattr(config, "teacher", None)
+    asked = {} if settings is None else settings.what_decides()
+    # A teacher's base classes answer too: a subclass in another module keeps its parent's source in.
+    teachers = {kind.__module__ for kind in type(teacher).__mro__ if kind.__module__.startswith("synthesis.")}
+    return {
+        "schema_version": SCHEMA_VERSION,
+        **flattened(
+            config.model_dump(mode="json"), leave_out={"out", "concurrency", "teacher", "templates", *contents}
+        ),
+        **{name: digest(content) for name, content in contents.items()},
+        **flattened({"teacher": {"name": teacher.name, **asked}}),
+        **source_of(track, *sorted(teachers)),
+    }

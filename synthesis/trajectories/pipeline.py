@@ -38,10 +38,9 @@ from synthesis.tools.ingestion import (
 )
 from synthesis.tools.parameter_completion import with_completed_tools
 from synthesis.tools.sources import EXAMPLES_DIRECTORY
-from synthesis.track.fingerprint import synthesis_fingerprint
 from synthesis.track.journal import Journal, run_stage
 from synthesis.track.replies import metered_item
-from synthesis.track.run import TrackRun, rejected_beside
+from synthesis.track.run import TrackRun, rejected_beside, synthesis_fingerprint
 from synthesis.track.seeds import derived_random
 from synthesis.trajectories.augmentation import original_of
 from synthesis.trajectories.config import TrajectoriesConfig

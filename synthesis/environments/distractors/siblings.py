@@ -15,8 +15,8 @@ from synthesis.environments.proving.needed_packages import with_needed_packages
 from synthesis.environments.proving.other_rows import calls_for_other_rows, is_constant
 from synthesis.environments.proving.proof import request_of
 from synthesis.environments.proving.tool_source import check_source
-from synthesis.environments.questions.qa_instances import ways_to_answer
 from synthesis.prompts.tool_writing import WriteSiblingTools
+from synthesis.questions.decomposition import ways_to_answer
 from synthesis.questions.knowledge import Knowledge
 from synthesis.records import Environment, EnvironmentTool, IrrelevantTool, JsonValue, SubQuestion
 from synthesis.stage import Rejected, all_in_order
@@ -46,8 +46,7 @@ async def write_siblings(
         BadReply: the teacher has no usable answer for one of the tools.
         Rejected: no sibling is left.
     """
-    golds = tuple(way for task in environment.sub_tasks for way in ways_to_answer(task))
-
+    golds = tuple(ways_to_answer(*environment.sub_tasks))
     # Of tools that share a parameter all have as many, or a number of siblings would tell which of them comes first.
     first = {
         name
@@ -98,7 +97,7 @@ async def tried_on_gold_calls(
 
     All gold calls are tried: a sibling of one tool may give the answer of another.
     """
-    golds = [way for task in environment.sub_tasks for way in ways_to_answer(task)]
+    golds = ways_to_answer(*environment.sub_tasks)
     trials = [_requests(tool, environment) for tool in tools]
     replies = iter(await sandbox.execute_batch([request for requests in trials for request in requests]))
     told: list[tuple[Told, tuple[ExecuteRequest, ExecuteReply] | None]] = []

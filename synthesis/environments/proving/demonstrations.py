@@ -27,7 +27,7 @@ from synthesis.answers.tool_response import tool_response
 from synthesis.environments.proving.call_batches import Sandbox
 from synthesis.environments.proving.other_rows import calls_for_other_rows
 from synthesis.environments.proving.proof import request_of
-from synthesis.environments.questions.qa_instances import ways_to_answer
+from synthesis.questions.decomposition import ways_to_answer
 from synthesis.records import Demonstration, Environment, EnvironmentTool, Habit, JsonObject, Message, ToolCall
 from synthesis.stage import Rejected
 
@@ -207,7 +207,7 @@ def _has_failed(reply: ExecuteReply) -> bool:
 
 
 def _tells_gold(environment: Environment, reply: ExecuteReply) -> bool:
-    golds = [*ways_to_answer(environment), *(way for each in environment.sub_questions for way in ways_to_answer(each))]
+    golds = ways_to_answer(environment, *environment.sub_questions)
     return any(stands_in(reply.value, gold) for gold in golds)
 
 

@@ -27,15 +27,13 @@ from synthesis.answers.same_answer import ABSENT, is_answered, same_answer, stan
 from synthesis.environments.proving.call_batches import Sandbox
 from synthesis.environments.proving.other_rows import calls_for_other_rows
 from synthesis.environments.proving.tool_source import check_source
-from synthesis.environments.questions.qa_instances import ways_to_answer
 from synthesis.environments.questions.tool_documents import documented_defaults
+from synthesis.questions.decomposition import ways_to_answer
 from synthesis.records import EnvironmentTool, JsonObject, JsonValue, SubQuestion
 from synthesis.stage import Rejected
 
 Proof: TypeAlias = tuple[EnvironmentTool, Sequence[SubQuestion]]
 """A tool and the sub-questions that it must answer."""
-Path: TypeAlias = tuple[str | int, ...]
-"""Keys and list indices that lead from a reply to an answer."""
 
 PROOF_LIMITS: Final = Limits(wall_seconds=30, cpu_seconds=1)
 """Limits of a call in a proof: the CPU time binds, since a good tool must not fail on a busy machine."""
@@ -112,10 +110,8 @@ def check_replies(listed: Sequence[Trial], replies: Sequence[ExecuteReply], othe
             # A gold call that names no such argument has left it out itself.
             without = replies[index - 1] if listed[index - 1].promise == "omitted" else replies[0]
             if not same_answer(reply.value, without.value):
-                raise Rejected(
-                    "default differs from document",
-                    f"{trial.tool.document.name}: {trial.arguments} gives {reply.value!r}, left out {without.value!r}",
-                )
+                detail = f"{trial.arguments} gives {reply.value!r}, left out {without.value!r}"
+                raise Rejected("default differs from document", f"{trial.tool.document.name}: {detail}")
 
 
 def check_reply(trial: Trial, reply: ExecuteReply, others: Sequence[SubQuestion] = ()) -> None:
@@ -164,7 +160,7 @@ async def _run(
     sandbox: Sandbox, proofs: Sequence[Proof], trials_of: Callable[[EnvironmentTool, SubQuestion], Iterable[Trial]]
 ) -> None:
     for tool, sub_questions in proofs:
-        golds = tuple(way for each in sub_questions for way in ways_to_answer(each))
+        golds = tuple(ways_to_answer(*sub_questions))
         check_source(tool.source, tool.document, golds, tool.packages)
     groups = [
         (list(trials_of(tool, sub_question)), [other for other in sub_questions if other is not sub_question])
@@ -205,7 +201,7 @@ def _has_no_other_answer(asked: SubQuestion, replies: Sequence[ExecuteReply]) ->
 
 
 async def with_replies(
-    sandbox: Sandbox, tool: EnvironmentTool, sub_questions: Sequence[SubQuestion], path: Path = ()
+    sandbox: Sandbox, tool: EnvironmentTool, sub_questions: Sequence[SubQuestion], path: tuple[str | int, ...] = ()
 ) -> list[SubQuestion]:
     """Return the sub-questions with their replies by this tool; `path` is taken where a question's own leads nowhere.
 

@@ -110,10 +110,8 @@ def _check_signature(functions: Sequence[tuple[str, ast.arguments]], document: T
         raise Rejected("signature differs from document", f"expected {sorted(documented)}, found {sorted(found)}")
     required = found - set(optional) - {"state"}
     if required != set(document.required):
-        raise Rejected(
-            "signature differs from document",
-            f"expected required {sorted(document.required)}, found {sorted(required)}",
-        )
+        detail = f"expected required {sorted(document.required)}, found {sorted(required)}"
+        raise Rejected("signature differs from document", detail)
 
 
 def _tells(constant: object, gold: JsonValue) -> bool:

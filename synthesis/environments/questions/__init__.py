@@ -2,7 +2,6 @@
 
 drafts          Drafts: questions that are written and scored before any tool is made.
 qa_instances    QA instances: a main question with its decomposition, its structure checked by rule.
-quality         The quality score QS(τ) of a decomposition: rules first, then the teacher's judgement.
 refusals        Refusal environments: a needed tool is withheld, or the question leaves a needed value out.
 tool_documents  Tool documents of sub-questions: written by the teacher, and for a share of them scaled.
 """

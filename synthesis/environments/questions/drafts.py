@@ -8,12 +8,12 @@ from typing import Final
 
 from pydantic import Field
 
-from synthesis.environments.questions.qa_instances import write_qa_instance
-from synthesis.environments.questions.quality import score_quality
+from synthesis.environments.config import EnvironmentsConfig
+from synthesis.environments.questions.qa_instances import check_dependencies, write_qa_instance
 from synthesis.environments.questions.tool_documents import write_document
 from synthesis.environments.selection.quotas import EnvironmentPlan
 from synthesis.environments.selection.splits import TakenValues
-from synthesis.prompts.decompositions import JudgeNaturalness
+from synthesis.prompts.decompositions import JudgeDecomposition, JudgeNaturalness
 from synthesis.questions.decomposition import QAInstance
 from synthesis.questions.knowledge import Knowledge
 from synthesis.records import QualityScore, Record, ToolDocument
@@ -44,11 +44,7 @@ async def write_draft(
     source: Knowledge,
     plan: EnvironmentPlan,
     taken: TakenValues,
-    *,
-    max_hops: int,
-    seed: int,
-    scaled_documents: float = 0.0,
-    judges_naturalness: bool = False,
+    config: EnvironmentsConfig,
 ) -> Draft:
     """Have a question of the planned shape written and scored that shares nothing with other splits.
 
@@ -60,23 +56,27 @@ async def write_draft(
     shared = ""
     # Around all draws: a draw that is thrown away has a cost, too.
     with metered_usage() as usage:
-        for drawn in draw_seeds(seed, plan):
+        for drawn in draw_seeds(config.seed, plan):
             knowledge = source.model_copy(update={"seed": drawn})
-            instance = await write_qa_instance(teacher, knowledge, plan, max_hops=max_hops, seed=drawn)
+            instance = await write_qa_instance(teacher, knowledge, plan, max_hops=config.max_hops, seed=drawn)
             if taken.shared_with(instance):
                 shared = ENTITY_OR_ANSWER
                 continue
             documents = {
-                node.id: await write_document(teacher, knowledge, node, seed=drawn + position, scaled=scaled_documents)
+                node.id: await write_document(
+                    teacher, knowledge, node, seed=drawn + position, scaled=config.scaled_documents
+                )
                 for position, node in enumerate(instance.nodes)
                 if taken.unseen != "worlds" and node.kind == "lookup"
             }
             if taken.shared_tools(documents.values()):
                 shared = TOOL
                 continue
-            quality = await score_quality(teacher, knowledge, instance, seed=drawn)
+            check_dependencies(instance)
+            judge_quality = JudgeDecomposition(knowledge=knowledge, instance=instance)
+            quality = (await teacher.ask(judge_quality, seed=drawn)).quality
             naturalness = None
-            if judges_naturalness:
+            if config.naturalness_threshold:
                 judge = JudgeNaturalness(question=instance.question, language=knowledge.language)
                 naturalness = (await teacher.ask(judge, seed=drawn)).naturalness
             return Draft(

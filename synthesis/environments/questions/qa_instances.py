@@ -6,6 +6,7 @@ The structural validator asks no language model. Each rule has a name; an instan
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from graphlib import CycleError, TopologicalSorter
 from typing import Final
 
@@ -20,9 +21,10 @@ from synthesis.questions.decomposition import (
     compose,
     depths,
     scenario_of,
+    ways_to_answer,
 )
 from synthesis.questions.knowledge import Knowledge
-from synthesis.records import Environment, JsonValue, Language, SubQuestion
+from synthesis.records import Composition, Environment, JsonValue, Language, SubQuestion
 from synthesis.stage import Rejected
 from synthesis.teacher.protocol import Teacher
 from synthesis.track.replies import accepted_reply
@@ -76,6 +78,26 @@ def check_structure(instance: QAInstance) -> None:
     _check_shape(instance)
     _check_composition(instance)
     _check_mentions(instance)
+
+
+def check_dependencies(instance: QAInstance) -> None:
+    """Check that each sub-question uses the answers it depends on, and names nothing before it is known.
+
+    Raises:
+        Rejected: a dependency whose answer the question does not use, or a name that is used before it was found.
+    """
+    answers = {node.id: ways_to_answer(node) for node in instance.nodes}
+    for node in instance.nodes:
+        for parent in node.depends_on:
+            if not mentions(node.question, answers[parent]):
+                detail = f"{node.id} does not use {parent}'s answer {answers[parent][0]!r}"
+                raise Rejected("dependency not needed", detail)
+        if node.kind == "computation":  # it looks nothing up, so a name gives it no fact too early
+            continue
+        for name in instance.entities:
+            known = mentions(instance.question, name) or any(mentions(str(answers[p]), name) for p in node.depends_on)
+            if mentions(node.question, name) and not known:
+                raise Rejected("name used before it was found", f"{node.id} names {name!r}")
 
 
 def mentions(text: str, value: JsonValue) -> bool:
@@ -150,11 +172,6 @@ def _check_answers(instance: QAInstance) -> None:
                 raise Rejected("answer stands twice", f"{other.id} and {node.id} are both answered {node.answer!r}")
 
 
-def ways_to_answer(asked: QAInstance | DecompositionNode | SubQuestion | Environment) -> list[JsonValue]:
-    """Return an answer in all the ways in which it may be written."""
-    return [asked.answer, *asked.aliases]
-
-
 def _check_shape(instance: QAInstance) -> None:
     used = {parent for node in instance.nodes for parent in node.depends_on}
     for node in instance.nodes:
@@ -174,17 +191,11 @@ def _check_composition(instance: QAInstance) -> None:
     computations = [node for node in instance.nodes if node.kind == "computation"]
     if len(computations) > 1:
         raise Rejected("several computations", f"{[node.id for node in computations]}")
-    answers = {node.id: node.answer for node in instance.nodes}
     used = {parent for node in instance.nodes for parent in node.depends_on}
     if instance.composition is not None:
         if len(set(instance.composition.inputs)) < len(instance.composition.inputs):
             raise Rejected("composition fails", f"an input stands twice in {instance.composition.inputs}")
-        try:
-            computed = compose(instance.composition, answers)
-        except CompositionError as error:
-            raise Rejected("composition fails", str(error)) from error
-        if not same_answer(instance.answer, computed, instance.aliases):
-            raise Rejected("composition gives another answer", f"expected {instance.answer!r}, found {computed!r}")
+        computed = computed_answer(instance, instance.composition, instance.nodes)
         used |= set(instance.composition.inputs)
         for node in computations:
             is_same = same_answer(node.answer, computed, node.aliases)
@@ -192,6 +203,19 @@ def _check_composition(instance: QAInstance) -> None:
                 raise Rejected("computation differs from composition", node.id)
     if idle := [node.id for node in instance.nodes if node.kind == "lookup" and node.id not in used]:
         raise Rejected("idle sub-question", f"{idle} do not lead to the answer")
+
+
+def computed_answer(
+    whole: QAInstance | Environment, composition: Composition, parts: Sequence[DecompositionNode | SubQuestion]
+) -> JsonValue:
+    """Return the result of Φ on the answers to the parts, which must be the answer to the whole question."""
+    try:
+        computed = compose(composition, {part.id: part.answer for part in parts})
+    except CompositionError as error:
+        raise Rejected("composition fails", str(error)) from error
+    if not same_answer(whole.answer, computed, whole.aliases):
+        raise Rejected("composition gives another answer", f"expected {whole.answer!r}, found {computed!r}")
+    return computed
 
 
 def _check_mentions(instance: QAInstance) -> None:

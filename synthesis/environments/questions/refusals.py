@@ -10,6 +10,7 @@ import random
 
 from synthesis.environments.questions.qa_instances import mentions
 from synthesis.prompts.decompositions import OmitParameter, OmittedParameter
+from synthesis.questions.decomposition import ways_to_answer
 from synthesis.questions.knowledge import Knowledge
 from synthesis.records import Environment, ToolCall
 from synthesis.stage import Rejected
@@ -67,7 +68,7 @@ async def omit_parameter(teacher: Teacher, knowledge: Knowledge, environment: En
             raise Rejected("more left out than one value", f"{lost} not in {reply.question!r}")
         # Without the value nothing can be looked up, so no new word may give an answer away.
         for asked in environment.sub_questions:
-            ways = [asked.answer, *asked.aliases]
+            ways = ways_to_answer(asked)
             if mentions(reply.question, ways) and not mentions(environment.question, ways):
                 raise Rejected("leaked answer", reply.question)
         given, where = list(environment.entities), f" in {reply.question!r}"

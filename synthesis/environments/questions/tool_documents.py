@@ -54,10 +54,8 @@ def check_scaled(document: ToolDocument, scaled: ToolDocument) -> ToolDocument:
     check_written(scaled)
     before, after = (item.parameters.get("properties", {}) for item in (document, scaled))
     if scaled.name != document.name or set(scaled.required) != set(document.required):
-        raise Rejected(
-            "scaling changes the tool",
-            f"expected {document.name}{sorted(document.required)}, found {scaled.name}{sorted(scaled.required)}",
-        )
+        expected, found = (f"{item.name}{sorted(item.required)}" for item in (document, scaled))
+        raise Rejected("scaling changes the tool", f"expected {expected}, found {found}")
     if changed := sorted(name for name in before if after.get(name) != before[name]):
         raise Rejected("scaling changes the tool", f"parameters {changed}")
     for name in sorted(set(after) - set(before)):

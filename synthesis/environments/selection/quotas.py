@@ -5,15 +5,13 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal, TypeVar
+from typing import TypeVar
 
+from synthesis.environments.config import EnvironmentsConfig, Variety
 from synthesis.errors import SynthesisError
 from synthesis.records import Language, Scenario
 
 Choice = TypeVar("Choice")
-
-Variety = Literal["plain", "stateful", "stateful_database", "withheld_tool", "missing_parameter"]
-"""The particular property of an environment; the paper's environments are all plain."""
 
 PARALLEL_SCENARIOS: tuple[Scenario, ...] = ("parallel_single_hop", "parallel_multi_hop")
 
@@ -52,37 +50,28 @@ def apportion(shares: Mapping[Choice, float], count: int) -> list[Choice]:
     return [choice for choice, number in places.items() for _ in range(number)]
 
 
-def plan_environments(
-    count: int,
-    seed: int,
-    *,
-    scenarios: Mapping[Scenario, float],
-    languages: Mapping[Language, float],
-    domains: Mapping[str, float],
-    lookups: Mapping[Scenario, Mapping[int, float]],
-    computations: float,
-    varieties: Mapping[Variety, float],
-) -> list[EnvironmentPlan]:
-    """Plan `count` environments; `computations` is the share of the parallel ones that end in a computation.
+def plan_environments(config: EnvironmentsConfig) -> list[EnvironmentPlan]:
+    """Plan the environments of a run in its shares.
 
     Stateful environments need several hops: they take the places of multi-hop ones.
 
     Raises:
         PlanImpossible: there are fewer multi-hop places than stateful environments.
     """
-    rng = random.Random(f"quotas/{seed}")
+    rng, count, lookups = random.Random(f"quotas/{config.seed}"), config.count, config.lookups
 
     def shuffled(shares: Mapping[Choice, float], number: int) -> list[Choice]:
         places = apportion(shares, number)
         rng.shuffle(places)
         return places
 
-    by_scenario = shuffled(scenarios, count)
-    sizes = {scenario: iter(shuffled(lookups[scenario], by_scenario.count(scenario))) for scenario in scenarios}
+    by_scenario = shuffled(config.scenarios, count)
+    sizes = {each: iter(shuffled(lookups[each], by_scenario.count(each))) for each in config.scenarios}
     num_parallel = sum(scenario in PARALLEL_SCENARIOS for scenario in by_scenario)
-    computed = iter(shuffled({True: computations, False: 1 - computations}, num_parallel))
-    by_variety = _place_varieties(rng, apportion(varieties, count), by_scenario)
-    chosen = zip(by_variety, by_scenario, shuffled(languages, count), shuffled(domains, count), strict=True)
+    computed = iter(shuffled({True: config.computations, False: 1 - config.computations}, num_parallel))
+    by_variety = _place_varieties(rng, apportion(config.varieties, count), by_scenario)
+    languages, domains = shuffled(config.languages, count), shuffled(config.domains, count)
+    chosen = zip(by_variety, by_scenario, languages, domains, strict=True)
     return [
         EnvironmentPlan(
             index=index,

@@ -17,10 +17,10 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Final
 
-from synthesis.questions.decomposition import DecompositionNode, QAInstance
+from synthesis.questions.decomposition import QAInstance, ways_to_answer
 from synthesis.questions.knowledge import Unseen
 from synthesis.record_io import RecordSource
-from synthesis.records import Environment, JsonValue, SubQuestion, ToolDocument, canonical_json
+from synthesis.records import Environment, JsonValue, ToolDocument, canonical_json
 from synthesis.run.json_values import texts_in
 
 APART: Final[Mapping[Unseen, tuple[str, ...]]] = {
@@ -51,7 +51,7 @@ class SplitContents:
     def add(self, environment: Environment) -> None:
         """Add the contents of one environment, its distractors included."""
         self.entities |= _value_keys(environment.entities) | _value_keys(_demonstrated(environment))
-        self.answers |= _value_keys(_ways_to_answer(environment, environment.sub_questions))
+        self.answers |= _value_keys(ways_to_answer(environment, *environment.sub_questions))
         self.add_tools(tool.document for tool in environment.all_tools)
         self.domains.add(environment.domain.casefold())
 
@@ -97,7 +97,7 @@ class TakenValues:
 
     def shared_with(self, instance: QAInstance) -> set[str]:
         """Return which of an instance's entities and answers are taken."""
-        return self._values & _value_keys([*instance.entities, *_ways_to_answer(instance, instance.nodes)])
+        return self._values & _value_keys([*instance.entities, *ways_to_answer(instance, *instance.nodes)])
 
     def shared_tools(self, documents: Iterable[ToolDocument]) -> set[str]:
         """Return which names, documents and wordings of tools are taken; where only worlds are unseen, none is."""
@@ -112,13 +112,6 @@ class TakenValues:
     def has_domain(self, domain: str) -> bool:
         """Say whether a domain is taken; where domains need not be unseen, none is."""
         return self.unseen == "domains" and domain.casefold() in self._taken.domains
-
-
-def _ways_to_answer(
-    whole: Environment | QAInstance, parts: Sequence[SubQuestion | DecompositionNode]
-) -> list[JsonValue]:
-    """Return the answers to a question and to its sub-questions, with their aliases."""
-    return [way for asked in (whole, *parts) for way in (asked.answer, *asked.aliases)]
 
 
 def _demonstrated(environment: Environment) -> Iterator[str]:

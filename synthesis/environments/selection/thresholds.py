@@ -32,11 +32,7 @@ def too_low(quality: float, least: float, made: JsonObject | None = None) -> Rej
 
 
 def _kept(least: float, item: Environment | RejectedEnvironment, num_kept: int) -> Environment:
-    """Return the environment of a slot if it reaches the threshold.
-
-    Raises:
-        Rejected: it does not, or was never made executable.
-    """
+    """Return the environment of a slot if it was made executable and reaches the threshold, else reject it."""
     environment = item if isinstance(item, Environment) else item.environment if item.is_whole else None
     if environment is None:
         assert isinstance(item, RejectedEnvironment)

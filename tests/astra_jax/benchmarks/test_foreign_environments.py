@@ -18,7 +18,7 @@ from astra_jax.errors import UsageError
 from astra_jax.evaluate.astra_rows import read_astra_rows
 from astra_jax.evaluate.certify import certify
 from astra_jax.testing import InProcessSandbox, tiny_environment
-from synthesis.export.astra_rows import astra_row
+from synthesis.export.rl_rows import astra_row
 
 SOUND = json.loads(astra_row(tiny_environment()).model_dump_json())
 

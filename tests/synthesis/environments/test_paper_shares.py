@@ -28,16 +28,6 @@ def drawn():
     written = tomllib.loads(CONFIG.read_text())
     assert written["count"] == PAPER["environments"]
     config = EnvironmentsConfig.model_validate({**written, "count": 1000})
-    plans = plan_environments(
-        config.count,
-        config.seed,
-        scenarios=config.scenarios,
-        languages=config.languages,
-        domains=config.domains,
-        lookups=config.lookups,
-        computations=config.computations,
-        varieties=config.varieties,
-    )
 
     async def draw(plan):
         knowledge = Knowledge(domain=plan.domain, language=plan.language, seed=plan.index)
@@ -45,7 +35,7 @@ def drawn():
             ProceduralTeacher(), knowledge, plan, max_hops=config.max_hops, seed=config.seed + plan.index
         )
 
-    return [(plan, asyncio.run(draw(plan))) for plan in plans]
+    return [(plan, asyncio.run(draw(plan))) for plan in plan_environments(config)]
 
 
 @pytest.mark.parametrize("language", ["en", "zh"])

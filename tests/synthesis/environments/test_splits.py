@@ -10,10 +10,10 @@ import pytest
 
 from astra_jax.testing import tiny_environment
 from sandbox.client import AsyncSandboxClient
-from synthesis.environments.config import held_out_configs
+from synthesis.environments.config import Variety, held_out_configs
 from synthesis.environments.pipeline import synthesize_environments
 from synthesis.environments.proving.call_batches import CallBatches
-from synthesis.environments.selection.quotas import EnvironmentPlan, Variety
+from synthesis.environments.selection.quotas import EnvironmentPlan
 from synthesis.environments.selection.splits import TakenValues, shared_between
 from synthesis.environments.worker import EnvironmentsWorker
 from synthesis.procedural.teacher import ProceduralTeacher

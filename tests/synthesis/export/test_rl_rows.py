@@ -12,8 +12,7 @@ import pytest
 from astra_jax.testing import InProcessSandbox, tiny_environment
 from synthesis.answers.counting import is_solved
 from synthesis.export import data_card
-from synthesis.export.astra_rows import astra_row
-from synthesis.export.rl_rows import ground_truth, trl_row, verl_row
+from synthesis.export.rl_rows import astra_row, ground_truth, trl_row, verl_row
 from synthesis.records import Environment, StateCondition
 from tests.synthesis.export.examples import environments
 

@@ -35,7 +35,7 @@ def test_questions_of_the_papers_mix_are_as_long_as_a_person_would_say(
     language: Language, fair: int, most: int
 ) -> None:
     config = load_config(EnvironmentsConfig, CONFIGS / "paper_environments.toml")
-    shares = {name: getattr(config, name) for name in ("scenarios", "domains", "lookups", "computations", "varieties")}
+    config = config.model_copy(update={"count": 150, "seed": 0, "languages": {language: 1.0}})
     asked = [
         draw_instance(
             hard_world(plan.domain, language, plan.index),
@@ -45,7 +45,7 @@ def test_questions_of_the_papers_mix_are_as_long_as_a_person_would_say(
             with_computation=plan.with_computation,
             max_hops=config.max_hops,
         ).question
-        for plan in plan_environments(150, 0, languages={language: 1.0}, **shares)
+        for plan in plan_environments(config)
     ]
     kept = [each for each in asked if score(each, language) >= config.naturalness_threshold]
     assert len(kept) >= 0.97 * len(asked)
