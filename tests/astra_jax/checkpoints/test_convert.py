@@ -210,6 +210,7 @@ def test_a_checkpoint_that_is_not_whole_or_not_its_models_is_refused(tmp_path):
 
 
 _CONVERT_SLOWLY = """
+from pathlib import Path
 import time
 from astra_jax.checkpoints import convert, hf
 
@@ -220,7 +221,7 @@ def slowly(function):
     return slow
 
 hf.HFParameter.__getitem__, hf._to_hf = slowly(hf.HFParameter.__getitem__), slowly(hf._to_hf)
-convert.{converter}({source!r}, {destination!r})
+convert.{converter}(Path({source!r}), Path({destination!r}))
 """
 
 
