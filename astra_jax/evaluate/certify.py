@@ -148,7 +148,10 @@ def verdict(certificate: Certificate) -> str:
     if certificate.fault is not None:
         return f"{best}; not fit to train on: {certificate.fault}"
     gap = "no gold policy" if certificate.gap is None else f"gold F1 1, gap {certificate.gap:.2f}"
-    return f"{best}; {gap}; training refuses this set if max_attack_f1 is below {certificate.best_attack_f1:g}"
+    said = f"{best}; {gap}; training refuses this set if max_attack_f1 is below {certificate.best_attack_f1:g}"
+    if certificate.gold is not None and MEANING not in certificate.attacks:
+        said += f"; the attack {MEANING!r} was not run: install the extra `embeddings`"
+    return said
 
 
 def attack_code() -> str:

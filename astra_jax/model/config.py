@@ -82,7 +82,7 @@ class ModelConfig(Frozen):
 
     @property
     def of_family(self) -> Family:
-        """What sets the model's family apart."""
+        """Row of the table of families."""
         return FAMILIES[self.family]
 
     @property

@@ -296,7 +296,7 @@ def test_an_export_says_nothing_of_other_weights_code_or_places(tmp_path):
     stale = {
         "quantization_config": {"quant_method": "fp8"},
         "auto_map": {"AutoModelForCausalLM": "modeling.Other"},
-        "_name_or_path": "/home/somebody/model",
+        "_name_or_path": "a/folder/of/another/machine",
         "dtype": "bfloat16",
         "architectures": ["Qwen3ForSequenceClassification"],
     }

@@ -86,6 +86,9 @@ def test_a_changed_certificate_does_not_hold(attacked, hard, monkeypatch, capsys
     found = found.model_copy(update={"attacks": found.attacks | {"meaning": found.attacks["empty"]}})
     monkeypatch.setattr(certify, "installed_encoder", lambda: None)
     assert "needs the extra `embeddings`" in asyncio.run(certify.certificate_fault(found, environments, None))
+    assert "was not run" not in certify.verdict(found)
+    del found.attacks["meaning"]
+    assert "'meaning' was not run" in certify.verdict(found)
 
 
 @pytest.mark.parametrize(

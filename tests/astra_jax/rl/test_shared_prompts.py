@@ -50,7 +50,7 @@ def groups(untrained):
 
 @pytest.fixture(scope="module")
 def batches(groups):
-    """By how many episodes share a row, and how rows are laid out."""
+    """Function that makes a batch, given the number of episodes in a row and the layout of rows."""
 
     @functools.cache
     def batch(episodes_per_row, segment_multiple=1, packed_parts=None, bucket_tokens=64, optional_columns=()):
