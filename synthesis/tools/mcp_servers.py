@@ -36,7 +36,7 @@ class McpServerConfig(BaseModel):
     """Program and arguments; `python` is the interpreter that runs this. Started in the session's workspace."""
     url: str = ""
     """The address of a server that speaks streamable HTTP, instead of a command."""
-    bearer_env: str | None = Field(default=None, exclude=True)
+    bearer_env: str | None = Field(default=None, min_length=1, exclude=True)
     """The environment variable that holds the token of `Authorization: Bearer`, for a server at an address."""
     header_env: dict[str, str] = Field(default={}, exclude=True)
     """Further headers for a server at an address: name to the environment variable that holds the value."""

@@ -122,7 +122,8 @@ def _folded(name: str) -> str:
 
 
 def _parameter_schema(parameter: JsonObject, document: JsonObject) -> JsonObject:
-    schema = parameter.get("schema", _json_content(parameter))
+    schema = parameter.get("schema")
+    schema = _json_content(parameter) if schema is None else schema
     if not isinstance(schema, dict):  # as in the version before, the keywords stand in the parameter itself
         schema = {key: parameter[key] for key in ("type", "enum", "items", "format", "default") if key in parameter}
     schema = schema or {"type": "string"}

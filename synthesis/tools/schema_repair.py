@@ -198,7 +198,7 @@ def type_of(found: JsonValue) -> JsonObject:
     ({'type': 'array', 'items': {'type': 'integer'}}, {'type': 'integer'}, {'type': ['integer', 'string']}, {})
     """
     if isinstance(found, list):
-        kinds = [type_of(each) for each in found]
+        kinds = [type_of(each) if isinstance(each, str) else {} for each in found]
         if not kinds or {} in kinds:
             return {}
         first = next((kind for kind in kinds if "items" in kind), {})

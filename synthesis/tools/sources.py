@@ -88,7 +88,8 @@ def _servers_of(text: str, path: Path, where: str) -> Iterator[SourceServer | Re
     else:  # Python reads NaN and Infinity, which are no JSON and could not be written again
         document = json.loads(text, parse_constant=_refuse_constant)
     if (listed := read_registry(document)) is not None:
-        yield from listed
+        for each in listed:
+            yield replace(each, repairs=(*each.repairs, *repairs)) if isinstance(each, SourceServer) else each
         return
     rows = [(document, where)]
     if isinstance(document, list) and document and all(isinstance(row, dict) and "tools" in row for row in document):

@@ -8,6 +8,7 @@ from typing import Final
 from synthesis.records import JsonObject, JsonValue
 from synthesis.tools.documents import SourceServer, SourceTool, object_in, objects_in, tools_in
 from synthesis.tools.misplaced_keywords import parsed_text
+from synthesis.tools.schema_repair import as_list
 
 _NONE: Final[JsonObject] = {"type": "object", "properties": {}}
 
@@ -17,15 +18,15 @@ def read_tools_list(document: JsonValue, name: str) -> SourceServer | None:
 
     Of MCP: a `tools/list` answer, bare or in its JSON-RPC envelope. Of OpenAI: a list of functions, bare or as
     `{"type": "function", "function": {…}}`, or an object with such `tools` or `functions`; the list and its entries may
-    be texts of JSON. A function of OpenAI without `parameters` takes none. A document may say more of its server:
-    `name`, `domain`, `language`, `description`, `argumentValues`.
+    be texts of JSON. A function of OpenAI without `parameters` takes none if another one states its own. A document may
+    say more of its server: `name`, `domain`, `language`, `description`, `argumentValues`.
     """
     said = object_in(document)
     found = (object_in(said.get("result")) or said).get("tools", said.get("functions", document))
     tools = tools_in(found, listed_tool)
     if all(tool.parameters is None for tool in tools):
         return None
-    listed = objects_in(parsed_text(found)) if said else []
+    listed = objects_in([*map(parsed_text, as_list(parsed_text(found)))]) if said else []
     is_mcp = any(entry.get("inputSchema") or entry.get("input_schema") for entry in listed)
     info = said.get("serverInfo")
     known = object_in(said.get("argumentValues"))

@@ -38,7 +38,7 @@ def check_written(document: ToolDocument) -> None:
 
 def _fault(part: JsonObject, path: tuple[str, ...]) -> str:
     """Return the first fault of an object that could be taken for a schema, and of those inside; empty if none."""
-    if len(path) > 2 * MAX_SCHEMA_DEPTH:  # a name or a number between two keywords
+    if len(path) - 1 > 2 * MAX_SCHEMA_DEPTH:  # after the schema's name; a name or a number between two keywords
         return f"{path[0]}: expected at most {2 * MAX_SCHEMA_DEPTH} levels of keywords and names, found more"
     where = "/".join(path).replace("\n", " ")
     for kind in as_list(part.get("type")):

@@ -5,6 +5,7 @@ The length of a conversation is counted in tokens of the model that is to learn 
 
 from __future__ import annotations
 
+import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from functools import partial
@@ -115,7 +116,7 @@ def duplicates(tasks: Iterable[tuple[int, str, int]], least_similarity: float | 
         seen.add(words)
         if least_similarity is None:
             continue
-        found = runs_of(text)
+        found = runs_of(text) or {tuple(re.findall(r"\w+", text.casefold())): 1.0}
         shared = Counter(each for run in found for each in holders[run] if families[each] != family)
         if any(both / (len(found) + sizes[earlier] - both) >= least_similarity for earlier, both in shared.items()):
             reasons[number] = "near-duplicate task"

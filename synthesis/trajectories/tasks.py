@@ -115,23 +115,32 @@ def is_stated(value: JsonValue, text: str) -> bool:
 def stands_alone(number: str, text: str) -> bool:
     """Say whether a number or a URL stands in a text, and not as a part of a longer one.
 
-    >>> stands_alone("500", "1,500 rows"), stands_alone("500", "It has 500.")
-    (False, True)
+    A comma between digits is one of thousands if three digits stand behind it.
+
+    >>> stands_alone("500", "1,500 rows"), stands_alone("500", "It has 500."), stands_alone("6", "rooms 5,6")
+    (False, True, True)
+    >>> stands_alone("-7", "[3,-7]"), stands_alone("5", "1.5")
+    (True, False)
     """
-    return any(not (_goes_on(before[::-1]) or _goes_on(after)) for before, after in _surroundings(number, text))
+    before_digits = _DIGIT_OR_THOUSANDS_BEFORE if re.match(r"\d{3}(?!\d)", number) else _DIGIT_BEFORE
+    return any(
+        not (number[0].isdecimal() and before_digits.search(before))
+        and not (number[-1].isdecimal() and _DIGIT_AFTER.match(after))
+        for before, after in _surroundings(number, text)
+    )
 
 
-def _goes_on(beside: str) -> bool:
-    """Say whether a digit follows, or a point and a digit; read away from a number."""
-    return beside[:1].isdecimal() or (beside[:1] in (".", ",") and beside[1:].isdecimal())
+_DIGIT_BEFORE: Final = re.compile(r"\d\.?$|(?<!\w)\.$")
+_DIGIT_OR_THOUSANDS_BEFORE: Final = re.compile(r"\d[.,]?$|(?<!\w)\.$")
+_DIGIT_AFTER: Final = re.compile(r"\.?\d|,\d{3}(?!\d)")
 
 
 def _surroundings(wanted: str, text: str) -> Iterator[tuple[str, str]]:
-    """Yield the two letters before and after each place of a text in another. No pattern is compiled for it."""
+    """Yield the five letters before and after each place of a text in another. No pattern is compiled for it."""
     place = text.find(wanted)
     while place >= 0:
         end = place + len(wanted)
-        yield text[max(0, place - 2) : place], text[end : end + 2]
+        yield text[max(0, place - 5) : place], text[end : end + 5]
         place = text.find(wanted, place + 1)
 
 
