@@ -104,7 +104,7 @@ async def prove_stateful(
         raise Rejected("tool without a call", f"{idle}")
     golds = tuple(ways_to_answer(*sub_questions))
     for tool in tools:
-        check_source(tool.source, tool.document, golds, tool.packages)
+        check_source(tool.source, tool.document, golds, tool.packages, takes_database=tool.takes_database)
     initial = state
     for sub_question in sub_questions:
         if sub_question.call is None:

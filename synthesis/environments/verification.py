@@ -85,7 +85,9 @@ async def _check_gold_calls(
     if not same_answer(environment.final_state, final_state):
         raise Rejected("wrong final state", f"expected {environment.final_state!r}, found {final_state!r}")
     if environment.has_database:
-        await with_queries(sandbox, conditions, state, final_state)
+        states = await with_queries(sandbox, conditions, state, final_state)
+        if not same_answer([state, final_state], list(states)):
+            raise Rejected("wrong rows of queries", f"expected {list(states)}, found {[state, final_state]}")
     elif conditions:
         check_conditions(conditions, state, final_state)
 

@@ -20,7 +20,8 @@ TRADE: Final = (
 DATABASE: Final = """
 - state is {"sql": TEXT} here: SQLite statements that make tables (CREATE TABLE) and fill them (INSERT). The parameter
   `state` of a tool is an open sqlite3 connection to them: state.execute("SELECT … WHERE name = ?", (name,)), with
-  constant statements. ATTACH, PRAGMA, views, triggers, and SQLite's dates and random values are refused."""
+  constant statements. ATTACH, PRAGMA, views, triggers, WITHOUT ROWID, generated columns, and SQLite's dates and random
+  values are refused."""
 
 
 class StatefulTask(Record):

@@ -39,6 +39,7 @@ def _allow(connection: sqlite3.Connection, actions: str) -> None:
 
 def _statements(connection: sqlite3.Connection) -> list[str]:
     connection.set_authorizer(None)
+    connection.row_factory, connection.text_factory = None, str  # a tool may have set its own
     return list(connection.iterdump())
 
 
@@ -63,7 +64,8 @@ def examined(state: dict[str, Any]) -> dict[str, Any]:
     """Return the state as a call would leave it, and the rows of its queries after each change of one row or value.
 
     Raises:
-        ValueError: the order of a query's rows depends on the order in which rows were written.
+        ValueError: the order of a query's rows depends on the order in which rows were written; or a table takes none
+            of the rows that are added to try the queries.
     """
     queries, statements = state["queries"], _statements(_opened(state["sql"]))
     sql = "\n".join(statements)
@@ -71,10 +73,14 @@ def examined(state: dict[str, Any]) -> dict[str, Any]:
     rows = _rows(sql, queries)
     if rows != _rows("\n".join(backwards), queries):
         raise ValueError("a query has no ORDER BY that tells the order of all its rows")
-    tampered = []
-    for change in _changes(_opened(sql)):
+    tampered, changes = [], list(_changes(_opened(sql)))
+    untried = {change.partition(" VALUES ")[0] for change in changes if change.startswith("INSERT")}
+    for change in changes:
         with suppress(sqlite3.IntegrityError):  # a change that the tables do not take
             tampered.append(_rows(f"{sql}\n{change}", queries))
+            untried.discard(change.partition(" VALUES ")[0])
+    if untried:
+        raise ValueError(f"no row of 1s can be added to try the queries: {sorted(untried)}; leave constraints out")
     return {"state": {"sql": sql, "queries": rows}, "tampered": tampered}
 
 

@@ -50,7 +50,9 @@ class EnvironmentTool(Record):
         module = f"import json\n\nTABLES = json.loads({json.dumps(canonical_json(self.tables))})\n\n{self.source}"
         if not self.takes_database:
             return module
-        return f"{module}\n\n{DATABASE_PROGRAM}\n\n{self.document.name} = _on_database({self.document.name})\n"
+        # In a namespace of its own, so that a tool reaches none of the program's names, and shadows none.
+        name, run = self.document.name, f"exec({DATABASE_PROGRAM!r}, program)"
+        return f"{module}\n\n{name} = (lambda tool, program: ({run}, program['_on_database'])[1](tool))({name}, {{}})\n"
 
 
 class IrrelevantTool(Record):

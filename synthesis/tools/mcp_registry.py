@@ -53,8 +53,8 @@ def _server(entry: JsonObject, described: JsonObject) -> SourceServer | Rejected
         return Rejected("withdrawn from the registry", name)
     # A publisher may state the tools in a part of its own.
     places = [described, *map(object_in, meta.values())]
-    # Names alone are no tools: such a server is asked itself.
-    if tools := next(filter(None, (tools_in(objects_in(place.get("tools")), listed_tool) for place in places)), []):
+    stated = [place["tools"] for place in places if objects_in(place.get("tools"))]  # names alone are no tools
+    if tools := tools_in(stated[0], listed_tool) if stated else []:
         shown = str(described.get("displayName") or described.get("title") or name)
         return SourceServer(shown, "mcp_registry", tools, description=str(described.get("description") or ""))
     address = {key: value for key, value in _address(name, described).items() if value}

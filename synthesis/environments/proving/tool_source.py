@@ -37,20 +37,28 @@ FRAMES: Final = frozenset({
 """Attributes that lead from a generator or a traceback to the names of the process that runs the code."""
 
 
+_RUN_SQL: Final = frozenset({"execute", "executemany", "executescript"})
+
+
 def check_source(
-    source: str, document: ToolDocument, golds: tuple[JsonValue, ...], packages: Sequence[NeededPackage] = ()
+    source: str,
+    document: ToolDocument,
+    golds: tuple[JsonValue, ...],
+    packages: Sequence[NeededPackage] = (),
+    *,
+    takes_database: bool = False,
 ) -> None:
     """Check a tool's document, and its code without running it; `golds` are the answers that only its data may hold.
 
     Beside modules of the standard library it may import those of `packages`; they are imported here to resolve the
-    names that it uses.
+    names that it uses. If it takes a database, its statements must be constant.
 
     Raises:
         Rejected: the document's schema cannot be used; or the code does not parse, uses names that are not allowed, has
             another signature than its document, or tells a gold.
     """
     check_written(document)
-    functions, constants = _checked_code(source, ALLOWED_MODULES | module_roots(packages))
+    functions, constants = _checked_code(source, ALLOWED_MODULES | module_roots(packages), takes_database)
     _check_signature(functions, document)
     for line, constant in constants:
         if any(_tells(constant, gold) for gold in golds):
@@ -59,7 +67,7 @@ def check_source(
 
 @lru_cache(maxsize=2048)  # a tool is checked as a sibling, in its proof and in its verification
 def _checked_code(
-    source: str, allowed: frozenset[str]
+    source: str, allowed: frozenset[str], takes_database: bool
 ) -> tuple[tuple[tuple[str, ast.arguments], ...], tuple[tuple[int, object], ...]]:
     """Return the functions of a module with their parameters, and its constants with their lines."""
     try:
@@ -69,6 +77,8 @@ def _checked_code(
     nodes = list(ast.walk(tree))
     for node in nodes:
         _check_allowed(node, allowed)
+    if takes_database:
+        _check_statements(nodes)
     check_reach(tree, allowed)
     functions = tuple((node.name, node.args) for node in tree.body if isinstance(node, ast.FunctionDef))
     return functions, tuple((node.lineno, node.value) for node in nodes if isinstance(node, ast.Constant))
@@ -85,12 +95,17 @@ def _check_allowed(node: ast.AST, allowed: Set[str]) -> None:
         for attribute in [node.attr] if isinstance(node, ast.Attribute) else node.kwd_attrs:
             if attribute.startswith("__") or attribute in FRAMES:
                 raise Rejected("name not allowed", f"{attribute!r} in line {node.lineno}")
-    match node:  # of a database: no argument of a call becomes SQL
-        case ast.Call(func=ast.Attribute(attr="execute" | "executemany" | "executescript"), args=[first, *_]):
-            if not isinstance(first, ast.Constant):
-                raise Rejected("statement is not constant", f"SQL in line {node.lineno}")
     if isinstance(node, ast.AsyncFunctionDef | ast.Await | ast.Global | ast.Nonlocal):
         raise Rejected("statement not allowed", f"{type(node).__name__} in line {node.lineno}")
+
+
+def _check_statements(nodes: Sequence[ast.AST]) -> None:
+    """Check that methods that run SQL are called at once, with a constant: no argument of a call becomes SQL."""
+    calls = [node for node in nodes if isinstance(node, ast.Call)]
+    constant = {id(call.func) for call in calls if call.args and isinstance(call.args[0], ast.Constant)}
+    for node in nodes:
+        if isinstance(node, ast.Attribute) and node.attr in _RUN_SQL and id(node) not in constant:
+            raise Rejected("statement is not constant", f"SQL in line {node.lineno}")
 
 
 def _check_signature(functions: Sequence[tuple[str, ast.arguments]], document: ToolDocument) -> None:

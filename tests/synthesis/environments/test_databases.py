@@ -74,6 +74,7 @@ def test_a_tampered_query_row_or_statement_does_not_verify(kept: Path, tmp_path:
         "database cannot be examined": {"state_conditions": (unordered, moved)},
         "no condition on the state": {"state_conditions": ()},
         "wrong final state": {"final_state": {**final, "sql": state["sql"]}},
+        "wrong rows of queries": {"state": {**state, "queries": {key: [] for key in state["queries"]}}},
     }
     found = faults(tmp_path / "out", sandbox_url, *(altered(environment, **change) for change in damaged.values()))
     assert found == list(damaged)
@@ -102,6 +103,24 @@ return found
 
 async def test_neither_sql_nor_a_hostile_program_reaches_a_file_or_an_extension(sandbox_url: str) -> None:
     assert (await told(sandbox_url, HOSTILE)).value == []
+
+
+async def test_a_tool_reaches_no_name_of_the_program_and_may_have_its_own(sandbox_url: str) -> None:
+    for name in ("sqlite3", "_rows", "_opened", "examined", "program"):
+        reply = await told(sandbox_url, f"return {name}")
+        assert "NameError" in (reply.error.message if reply.error else "")
+    own = "state.row_factory = lambda cursor, row: {'n': row[0]}\nreturn [*state.execute('SELECT count(*) FROM lots')]"
+    assert (await told(sandbox_url, own)).value == [{"n": 2}]
+
+
+async def test_a_table_that_takes_no_further_row_cannot_be_examined() -> None:
+    sql = "CREATE TABLE t (a TEXT PRIMARY KEY, n INTEGER CHECK (n > 5)); INSERT INTO t VALUES ('x', {});"
+    query = "SELECT a, n FROM t WHERE a LIKE 'x%' ORDER BY a"
+    states = [{"sql": sql.format(n), "queries": {}} for n in (9, 8)]
+    with pytest.raises(Rejected, match="no row of 1s can be added"):
+        await with_queries(
+            InThisProcess(), [StateCondition(path=(query,), relation="equals", value=[["x", 8]])], *states
+        )
 
 
 @pytest.mark.parametrize(
@@ -150,7 +169,17 @@ async def test_a_call_that_leaves_the_same_state_with_another_argument_is_reject
         await prove_stateful(InThisProcess(), [tool], [asked], {})
 
 
-@pytest.mark.parametrize("call", ["state.execute(x)", "state.execute(f'SELECT {x}')", "state.executescript('a' + x)"])
+@pytest.mark.parametrize(
+    "call",
+    [
+        "state.execute(x)",
+        "state.execute(f'SELECT {x}')",
+        "state.executescript('a' + x)",
+        "state.execute(sql=x)",
+        "[*map(state.execute, [x])]",
+    ],
+)
 def test_no_argument_of_a_call_becomes_a_statement(call: str) -> None:
+    check_source(f"def f(x, state):\n    return {call}", document("f", x="string"), ())  # without a database
     with pytest.raises(Rejected, match="statement is not constant"):
-        check_source(f"def f(x, state):\n    return {call}", document("f", x="string"), ())
+        check_source(f"def f(x, state):\n    return {call}", document("f", x="string"), (), takes_database=True)

@@ -42,7 +42,7 @@ PAGE = {
     "servers": [
         official("io.x/tools", remotes=[], _meta={"io.x/provided": {"tools": [*TOOLS, None]}}),
         official("io.x/remote", remotes=[{"type": "sse", "url": "https://a.example/sse"}, REMOTE]),
-        official("io.x/package", packages=[NPM]),
+        official("io.x/package", packages=[NPM], tools=["search", "fetch", "list"]),
         official("io.x/old", {"isLatest": False}, packages=[NPM]),
         official("io.x/gone", {"isLatest": True, "status": "deleted"}, packages=[NPM]),
         official("io.x/templated", remotes=[{"type": "streamable-http", "url": "https://{tenant}.example/mcp"}]),

@@ -190,6 +190,7 @@ def repeated(*texts: str, least: float = 0.8) -> list[int]:
 def test_a_task_with_a_word_put_before_it_is_a_near_duplicate_and_the_first_one_stays(text):
     assert repeated(text, f"Well, {text}!") == [1]
     assert repeated(f"Well, {text}!", text) == [1]
+    assert repeated("Check weather!", "check, weather") == [1]  # shorter than a run of words
 
 
 def test_a_variant_may_be_like_its_own_family_and_no_other():

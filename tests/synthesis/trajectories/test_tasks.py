@@ -124,5 +124,7 @@ def test_a_value_is_stated_where_it_stands_alone_as_a_pattern_would_say(value, b
             guarded = rf"(?<![a-z0-9]){wanted}(?![a-z0-9])" if value.isascii() else wanted
             expected = bool(wanted) and re.search(guarded, text.casefold()) is not None
         else:
-            expected = re.search(rf"(?<!\d)(?<!\d[.,]){wanted}(?!\d|[.,]\d)", text) is not None
+            guard = r"(?<!\d)(?<!\d\.)(?<!\W\.)(?<!^\.)" if str(value)[0].isdecimal() else ""
+            guard += r"(?<!\d,)" if re.match(r"\d{3}(?!\d)", str(value)) else ""  # thousands, as in 1,500
+            expected = re.search(rf"{guard}{wanted}(?!\d|\.\d|,\d{{3}}(?!\d))", text) is not None
         assert is_stated(value, text) == expected
