@@ -31,12 +31,16 @@ import asyncio
 import json
 import math
 import statistics
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
+
+sys.path.append(str(Path(__file__).parents[1]))  # tests/ is no installed package
 
 from astra_jax.config import CONFIGS, load_config
 from astra_jax.engine.decoder import PagedDecoder

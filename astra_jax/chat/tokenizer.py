@@ -106,6 +106,8 @@ class Tokenizer:
         if (found := backend.decode(backend.encode(sample).ids)) != sample:
             fault = f"the tokenizer makes {found!r} of {sample!r}; the chat format needs a byte-level tokenizer"
             raise TokenizerError(f"{folder}: {fault}")
+        if len(ids := backend.get_vocab().values()) != max(ids) + 1:  # an added token would take the id of another
+            raise TokenizerError(f"{folder}: expected ids from 0 without a hole, found {len(ids)} up to {max(ids)}")
         backend.add_tokens([AddedToken(t, special=t in SPECIAL_TOKENS, normalized=False) for t in missing])
         return cls(backend), pieces
 

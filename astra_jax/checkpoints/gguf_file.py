@@ -77,7 +77,7 @@ def gguf_to_hf(source: Path, destination: Path, *, dtype: DType = "float32") -> 
         if faults := differences(expected, found):
             raise ValueError(f"{len(faults)} tensors do not fit its metadata:\n  " + "\n  ".join(faults))
         tokenizer, tokenizer_config = _tokenizer(metadata)
-    except (KeyError, TypeError, ValueError) as error:
+    except Exception as error:  # its type depends on the value that is damaged
         fault = f"the metadata lack {error}" if isinstance(error, KeyError) else error
         raise HFCheckpointError(f"{source} cannot be read; take another file of this model: {fault}") from error
 
@@ -94,7 +94,8 @@ def gguf_to_hf(source: Path, destination: Path, *, dtype: DType = "float32") -> 
     ids = {f"{role}_id": tokenizer.token_to_id(token) for role, token in tokenizer_config.items() if role in _ROLES}
     hf_config = config.to_hf() | {"torch_dtype": dtype} | ids
     types = sorted({tensor.tensor_type.name for tensor in tensors.values()})
-    change = f"Read from {source.name}, license {metadata.get('general.license')}: {', '.join(types)} made {dtype}"
+    licence = metadata.get("general.license", "not stated")
+    change = f"Read from {source.name}, license {licence}: {', '.join(types)} made {dtype}"
     with whole_hf_folder(destination, config, hf_config, dtype, dequantised) as folder:
         tokenizer.save(str(folder / TOKENIZER))
         tokenizer_config["model_max_length"] = config.context_tokens

@@ -2,7 +2,8 @@
 
 A set of environments teaches a skill if no policy without it solves them. Each program here lacks one: it calls no
 tool, or it matches words (`lexical`), or it reads only the names, numbers and years of the question. Programs of the
-last sort follow names in replies to further calls; they differ in the tools that they choose.
+last sort follow names in replies to further calls; they differ in the tools that they choose. One of them compares the
+whole question with descriptions, by an encoder.
 
 Decided: docs/decisions/figures.md, “A program that learns nothing stands beside every policy”.
 """

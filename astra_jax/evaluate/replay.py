@@ -120,8 +120,8 @@ def _how(logged: LoggedEpisode) -> tuple[RolledOut, EvaluationRollout]:
             "another"
         )
     try:
-        # A key of earlier logs, which decided no token.
-        limits = {name: value for name, value in how.limits.items() if name != "max_tool_seconds"}
+        # A key of earlier logs; a value would be refused below, since it ended episodes.
+        limits = {name: value for name, value in how.limits.items() if (name, value) != ("max_tool_seconds", None)}
         config = EvaluationRollout.model_validate(limits)
     except ValidationError as error:
         fault = f"the limits of the episode in {logged.environment_id} cannot be read: {first_fault(error)}"

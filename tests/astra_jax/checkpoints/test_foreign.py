@@ -87,7 +87,11 @@ def test_a_tokenizer_that_changes_texts_is_refused_before_anything_is_written(tm
     backend.save(str(tmp_path / "hf" / "tokenizer.json"))
     with pytest.raises(TokenizerError, match=r"makes .* of \'<\|endoftext\|>.*; the chat format needs a byte-level"):
         hf_to_orbax(tmp_path / "hf", tmp_path / "ours")
-    tokenizer.save(tmp_path / "hf", model_max_length=1024)
+    said = json.loads(foreign_tokenizer(tmp_path / "hf").to_str())
+    said["model"]["vocab"]["zz"] = len(said["model"]["vocab"]) + 1  # an added token would get this id too
+    (tmp_path / "hf" / "tokenizer.json").write_text(json.dumps(said))
+    with pytest.raises(TokenizerError, match="without a hole"):
+        hf_to_orbax(tmp_path / "hf", tmp_path / "ours")
     foreign_tokenizer(tmp_path / "hf")
     with pytest.raises(ConfigError, match="more than the 97 of the model's"):
         hf_to_orbax(tmp_path / "hf", tmp_path / "ours")

@@ -19,6 +19,7 @@ from tests.synthesis.trajectories.test_pipeline import synthesize
 def test_every_trait_is_in_its_language_and_is_drawn_and_nearly_all_persons_differ(language):
     traits = traits_of(language)
     drawn = [draw_persona(language, Random(seed)) for seed in range(3000)]
+    assert drawn == [draw_persona(language, Random(seed)) for seed in range(3000)]
     assert len(set(drawn)) > 2900
     assert {persona.language for persona in drawn} == {language}
     for field in ("who", "purpose", "manner"):
