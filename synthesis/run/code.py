@@ -50,7 +50,6 @@ def source_of(*modules: str, own: Mapping[str, Path] = MappingProxyType({})) -> 
     return {f"source of {path.as_posix()}": digest for path, digest in digests.items()}
 
 
-@lru_cache(maxsize=1024)
 def digest_of_code(source: str) -> str:
     '''Name Python source by its syntax tree, without comments, docstrings and layout.
 
@@ -59,17 +58,14 @@ def digest_of_code(source: str) -> str:
     >>> digest_of_code("x = 1") == digest_of_code("x = 2")
     False
     '''
+    return _read(source)[0]
+
+
+@lru_cache(maxsize=1024)
+def _read(source: str) -> tuple[str, tuple[str, ...]]:
+    """Return the digest of a module and the names that it imports: modules, and things that modules define."""
     tree = syntax_tree(source)
-    for node in ast.walk(tree):
-        body = getattr(node, "body", None)
-        if isinstance(body, list):
-            # A module without docstring, a function of nothing but one: both bodies are empty.
-            node.body = [  # type: ignore[attr-defined]
-                each
-                for each in body
-                if not (isinstance(each, ast.Expr) and isinstance(getattr(each.value, "value", None), str))
-            ]
-    return sha256(_written(tree).encode()).hexdigest()[:16]
+    return sha256(_written(tree).encode()).hexdigest()[:16], tuple(_imported_names(tree))
 
 
 def _written(value: object) -> str:
@@ -82,11 +78,21 @@ def _written(value: object) -> str:
         return f"[{','.join(map(_written, value))}]"
     if not isinstance(value, ast.AST):
         return repr(value)
-    fields = {name: getattr(value, name, None) for name in value._fields if name != "kind"}  # `kind`: the u of u"text"
-    if isinstance(value, ast.JoinedStr):
-        fields["values"] = [part for part in value.values if not (isinstance(part, ast.Constant) and part.value == "")]
-    held = (f"{name}={_written(field)}" for name, field in fields.items() if field is not None and field != [])
+    held = []
+    for name in value._fields:
+        field = getattr(value, name, None)
+        if name == "body" and isinstance(field, list):
+            # A module without docstring, a function of nothing but one: both bodies are empty.
+            field = [each for each in field if not _is_text(each)]
+        elif name == "values" and isinstance(value, ast.JoinedStr):
+            field = [part for part in value.values if not (isinstance(part, ast.Constant) and part.value == "")]
+        if field is not None and field != [] and name != "kind":  # `kind`: the u of u"text"
+            held.append(f"{name}={_written(field)}")
     return f"{type(value).__name__}({','.join(held)})"
+
+
+def _is_text(statement: ast.stmt) -> bool:
+    return isinstance(statement, ast.Expr) and isinstance(getattr(statement.value, "value", None), str)
 
 
 def imported_files(*modules: str, folder: Path | None = None) -> frozenset[Path]:
@@ -108,14 +114,13 @@ def imported_files(*modules: str, folder: Path | None = None) -> frozenset[Path]
         if file is not None and file not in found:
             found.add(file)
             waiting.append(name.rpartition(".")[0])  # the package's own `__init__` runs with every import from it
-            waiting += _imported_names(file)
+            waiting += _read(file.read_text(encoding="utf-8"))[1]
     return frozenset(found)
 
 
-def _imported_names(path: Path) -> list[str]:
-    """Return all that a file imports; an imported name may be a module, or something that a module defines."""
+def _imported_names(tree: ast.Module) -> list[str]:
     names: list[str] = []
-    waiting: list[ast.AST] = [syntax_tree(path.read_text(encoding="utf-8"))]
+    waiting: list[ast.AST] = [tree]
     while waiting:
         node = waiting.pop()
         if isinstance(node, ast.Import):
