@@ -73,8 +73,13 @@ def _imported(tree: ast.AST) -> Iterator[str]:
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"line {node.lineno}: imports are written in full"
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
-        elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith(("import_module", "__import__")):
+        elif isinstance(node, ast.Call) and _name(node.func) in ("import_module", "__import__"):
             yield from (arg.value for arg in node.args if isinstance(arg, ast.Constant) and isinstance(arg.value, str))
+
+
+def _name(function: ast.expr) -> str:
+    """The last name of a called function; "" without one."""
+    return getattr(function, "attr", getattr(function, "id", ""))
 
 
 def violations(root: Path) -> list[str]:

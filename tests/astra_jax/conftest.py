@@ -1,6 +1,8 @@
-"""Fixtures of the tests of rollout, RL and SFT: a tokenizer, and a tiny policy that has learnt one gold episode."""
+"""Fixtures of many tests: a sandbox, a tokenizer, and a tiny policy that has learnt one gold episode."""
 
 from __future__ import annotations
+
+from collections.abc import Iterator
 
 import pytest
 
@@ -8,7 +10,15 @@ from astra_jax.chat.tokenizer import Tokenizer
 from astra_jax.checkpoints.policy import Policy
 from astra_jax.model.qwen3 import init_params
 from astra_jax.testing import tiny_model_config, tiny_tokenizer
+from sandbox.local import local_sandbox
 from tests.astra_jax.taught import taught_policy
+
+
+@pytest.fixture(scope="session")
+def sandbox_url() -> Iterator[str]:
+    """A service for all tests that need none of their own."""
+    with local_sandbox(workers=1) as url:
+        yield url
 
 
 @pytest.fixture(scope="session")

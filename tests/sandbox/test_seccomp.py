@@ -16,10 +16,15 @@ ALLOW, KILL = 0x7FFF0000, 0x80000000
 EPERM, ENOSYS, EOPNOTSUPP = (0x00050000 | number for number in (errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP))
 
 
+@functools.cache
+def instructions_of(program: bytes) -> list[tuple[int, ...]]:
+    return list(struct.iter_unpack("<HBBI", program))
+
+
 def verdict(program: bytes, machine: str, number: int, arguments: tuple[int, ...]) -> int:
     """Return the answer of a program to a system call."""
     data = struct.pack("<IIQ6Q", number, seccomp._AUDIT_ARCH[machine], 0, *arguments)
-    instructions = list(struct.iter_unpack("<HBBI", program))
+    instructions = instructions_of(program)
     at = accumulator = 0
     while True:
         code, jump_true, jump_false, k = instructions[at]
@@ -56,13 +61,19 @@ def filters(kind: str, machine: str) -> tuple[bytes, ...]:
     return seccomp.filter_programs(machine, changes=kind == "tool")
 
 
+@functools.cache
+def names_of(column: int, calls: str) -> dict[int, str]:
+    """Return the names of a table's system calls on a machine, by their numbers."""
+    return {numbers[column]: name for name, numbers in getattr(seccomp, calls).items() if numbers[column] >= 0}
+
+
 def of_a_tool(machine: str, tier: dict[str, bool], number: int, arguments: tuple[int, ...]) -> int:
     """Return the answer to a tool's system call by the tables."""
     column = MACHINES.index(machine)
     if machine == "x86_64" and number >= seccomp._X32_BIT:
         return KILL
     low = [argument & 0xFFFFFFFF for argument in arguments]
-    name = {numbers[column]: name for name, numbers in seccomp.NUMBERS.items() if numbers[column] >= 0}.get(number)
+    name = names_of(column, "NUMBERS").get(number)
     if name in seccomp._OPENING:
         flags = low[seccomp._OPENING[name]]
         if flags & seccomp._OPENS_TO_CHANGE and not tier["changes"]:
@@ -117,7 +128,7 @@ def of_a_program(machine: str, number: int, arguments: tuple[int, ...]) -> int:
     low = [argument & 0xFFFFFFFF for argument in arguments]
     if machine == "x86_64" and number >= seccomp._X32_BIT:
         return KILL
-    if number in [numbers[column] for numbers in seccomp.PROGRAMS.values() if numbers[column] >= 0]:
+    if number in names_of(column, "PROGRAMS"):
         return ALLOW
     for name, values in seccomp.VALUES_FOR_PROGRAMS.items():
         if number == seccomp.NUMBERS[name][column] and low[seccomp.VALUES[name][0]] in values:
@@ -167,7 +178,7 @@ def test_the_filters_are_programs_that_the_kernel_could_load(machine, kind):
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("machine", MACHINES)
 def test_a_process_may_make_the_calls_of_its_tables_alone(machine, kind):
-    for number in (*range(600), 0x40000000, 0x40000101):
+    for number in (*range(480), 599, 0x40000000, 0x40000101):
         for flag in FLAGS[kind.partition(" ")[0]]:
             for arguments in (place(flag) for place in PLACES_OF_A_FLAG):
                 found, expected = answers(kind, machine, number, arguments)

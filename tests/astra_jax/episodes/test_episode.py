@@ -14,7 +14,6 @@ from astra_jax.episodes.ledger import TokenLedger
 from astra_jax.episodes.rewards import REWARDS, episode_reward
 from astra_jax.testing import InProcessSandbox, tiny_environment
 from sandbox.client import AsyncSandboxClient, SandboxUnavailable
-from sandbox.local import local_sandbox
 from sandbox.protocol import ErrorKind, ExecuteReply, ToolError, Usage
 from synthesis.answers.tool_response import tool_response
 from synthesis.records import Environment, EnvironmentTool, Message, ToolCall, ToolDocument
@@ -225,7 +224,7 @@ async def test_an_outage_is_neither_a_response_nor_an_outcome():
     assert (episode.outcomes, episode.stop_reason) == ([], None)
 
 
-async def test_the_real_sandbox_answers_like_the_one_in_this_process(tokenizer):
+async def test_the_real_sandbox_answers_like_the_one_in_this_process(tokenizer, sandbox_url):
     """Values, errors, and the oddest arguments that a policy can write; a lone surrogate or NaN is a response."""
     echo = tool("echo", "def echo(value):\n    return value")
     odd = [{"deep": [[[[None]]]]}, 10**30, -0.0, 1e308, "房价\n\u0000🏠</tool_call>", [], True]
@@ -233,15 +232,14 @@ async def test_the_real_sandbox_answers_like_the_one_in_this_process(tokenizer):
     calls += [call("find_flat", owner="nobody"), call("get_rent", flat="Amber Falcon"), call("get_rent")]
     text = "\n".join(calls)
     there, here = an_episode(echo), an_episode(echo)
-    with local_sandbox(workers=1) as url:
-        async with AsyncSandboxClient(url) as sandbox:
-            said_there = await there.take_turn(text, sandbox)
-            unreadable = an_episode(
-                tool("said", "def said():\n    return '\\ud800'"),
-                tool("raised", "def raised():\n    raise ValueError('\\ud800')"),
-                tool("nan", "def nan():\n    return float('nan')"),
-            )
-            said = await unreadable.take_turn("\n".join(map(call, ("said", "raised", "nan"))), sandbox)
+    async with AsyncSandboxClient(sandbox_url) as sandbox:
+        said_there = await there.take_turn(text, sandbox)
+        unreadable = an_episode(
+            tool("said", "def said():\n    return '\\ud800'"),
+            tool("raised", "def raised():\n    raise ValueError('\\ud800')"),
+            tool("nan", "def nan():\n    return float('nan')"),
+        )
+        said = await unreadable.take_turn("\n".join(map(call, ("said", "raised", "nan"))), sandbox)
     said_here = await here.take_turn(text, InProcessSandbox())
     assert responses(said_there)[: len(odd)] == responses(said_here)[: len(odd)]
     assert [outcome.ok for outcome in there.outcomes] == [outcome.ok for outcome in here.outcomes]

@@ -22,7 +22,6 @@ from astra_jax.rl.grpo_loss import Objective
 from astra_jax.rl.train import rl_loss
 from astra_jax.testing import InProcessSandbox, tiny_environment
 from sandbox.client import AsyncSandboxClient
-from sandbox.local import local_sandbox
 
 TEMPERATURE = 0.9
 LIMITS = RolloutConfig(
@@ -102,12 +101,11 @@ async def test_episodes_that_wait_for_no_other_have_the_same_tokens(taught, grou
             np.testing.assert_allclose(one.ledger.sampled_logprobs, other.ledger.sampled_logprobs, atol=2e-5)
 
 
-async def test_a_cold_policy_solves_its_lesson_through_a_real_sandbox(taught):
+async def test_a_cold_policy_solves_its_lesson_through_a_real_sandbox(taught, sandbox_url):
     """SFT, tokens, cache, sandbox and reward in one: the sampled ledger is the rendered gold episode."""
     cold = LIMITS.model_copy(update={"temperature": 0.1})
-    with local_sandbox(workers=1) as url:
-        async with AsyncSandboxClient(url) as sandbox:
-            group, _ = await roll_out(taught, sandbox=sandbox, config=cold)
+    async with AsyncSandboxClient(sandbox_url) as sandbox:
+        group, _ = await roll_out(taught, sandbox=sandbox, config=cold)
     documents = [tool.document for tool in KNOWN.tools]
     for episode in group:
         assert taught.tokenizer.decode(episode.ledger.ids) + "\n" == render(KNOWN.gold_messages(), documents)

@@ -132,7 +132,7 @@ def test_each_call_has_a_response_and_the_ledger_goes_on_as_the_template_has_it(
         text = theirs.apply_chat_template(conversation, tools=tools, add_generation_prompt=True, tokenize=False)
         return text.partition("said" + IM_END)[2]
 
-    @settings(max_examples=140, deadline=None, derandomize=True)
+    @settings(max_examples=70, deadline=None, derandomize=True)
     @given(
         st.lists(raw_messages, min_size=1, max_size=4),
         st.integers(40, 2000),

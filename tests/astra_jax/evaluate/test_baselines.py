@@ -13,7 +13,6 @@ from astra_jax.episodes.episode import ToolOutcome
 from astra_jax.evaluate.baselines import Seen, evaluate_program, lexical
 from astra_jax.evaluate.environments import EvaluationConfig
 from astra_jax.testing import InProcessSandbox, tiny_environment
-from sandbox.local import local_sandbox
 from synthesis.environments.pipeline import EnvironmentsConfig, synthesize_environments
 from synthesis.procedural.teacher import ProceduralTeacher
 from synthesis.record_io import RecordSource
@@ -24,17 +23,16 @@ from tests.astra_jax.evaluate.test_environments import CONFIG
 ALL_BANDS = CONFIG.model_copy(update={"irrelevant_per_band": {"high": 1, "medium": 1, "low": 1}})
 
 
-def synthesised(folder, **changes):
+def synthesised(folder, url, **changes):
     config = load_config(EnvironmentsConfig, CONFIGS / "tiny_environments.toml")
     config = config.model_copy(update={"count": 12, "out": folder / "environments", **changes})
-    with local_sandbox(workers=1) as url:
-        asyncio.run(synthesize_environments(config, ProceduralTeacher(), url))
+    asyncio.run(synthesize_environments(config, ProceduralTeacher(), url))
     return config.out
 
 
 @pytest.fixture(scope="module")
-def records(tmp_path_factory):
-    return synthesised(tmp_path_factory.mktemp("plain"))
+def records(tmp_path_factory, sandbox_url):
+    return synthesised(tmp_path_factory.mktemp("plain"), sandbox_url)
 
 
 def test_an_environment_with_nothing_to_solve_is_left_out_and_counted():

@@ -21,20 +21,20 @@ from synthesis.records import Environment
 from tests.astra_jax.evaluate.test_baselines import synthesised
 from tests.astra_jax.rl.configs import tiny_rl_config
 
-HARD = {"difficulty": "hard", "name_parts": {}, "count": 16, "irrelevant_per_band": {"high": 2, "medium": 1, "low": 1}}
+HARD = {"difficulty": "hard", "name_parts": {}, "count": 8, "irrelevant_per_band": {"high": 2, "medium": 1, "low": 1}}
 ENDINGS = {"varieties": {"plain": 0.4, "stateful": 0.2, "withheld_tool": 0.2, "missing_parameter": 0.2}}
 
 
 @pytest.fixture(scope="module")
-def hard(tmp_path_factory):
-    directory = synthesised(tmp_path_factory.mktemp("hard"), **HARD)
-    assert main(["records", "attack", str(directory)]) == 0
+def hard(tmp_path_factory, sandbox_url):
+    directory = synthesised(tmp_path_factory.mktemp("hard"), sandbox_url, **HARD)
+    assert main(["records", "attack", str(directory), "--sandbox", sandbox_url]) == 0
     return directory
 
 
 @pytest.fixture(scope="module")
-def plain(tmp_path_factory):
-    return synthesised(tmp_path_factory.mktemp("with endings"), count=14, **ENDINGS)
+def plain(tmp_path_factory, sandbox_url):
+    return synthesised(tmp_path_factory.mktemp("with endings"), sandbox_url, count=14, **ENDINGS)
 
 
 @pytest.fixture
@@ -43,7 +43,7 @@ def attacked(hard, tmp_path):
     return tmp_path / "hard", json.loads((hard / "certificate.json").read_text())
 
 
-def test_a_hard_set_is_attacked_verified_exported_and_shown(attacked, tmp_path, capsys):
+def test_a_hard_set_is_attacked_verified_exported_and_shown(attacked, sandbox_url, tmp_path, capsys):
     directory, certificate = attacked
     assert certificate["gold_f1"] == 1
     assert certificate["canary_leaks"] == 0
@@ -56,17 +56,16 @@ def test_a_hard_set_is_attacked_verified_exported_and_shown(attacked, tmp_path, 
     page = (directory / "certificate.html").read_text()
     assert "Told names" in page
     assert not re.search(r"https?://|<script", page)
-    assert main(["records", "verify", str(directory)]) == 0
-    assert capsys.readouterr().out.splitlines()[-1] == "verified 16/16"
+    assert main(["records", "verify", str(directory), "--sandbox", sandbox_url]) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == "verified 8/8"
     assert main(["records", "export", str(directory), "--format", "trl", "--out", str(tmp_path / "rows")]) == 0
     assert json.loads((tmp_path / "rows" / "certificate.json").read_text()) == certificate
     assert "| told_names |" in (tmp_path / "rows" / "README.md").read_text()
-    assert main(["records", "attack", str(directory)]) == 0  # an earlier certificate is replaced
-    assert re.search(r"best attack \w+ F1 .*; gold F1 1, gap 0\.\d\d; training refuses", capsys.readouterr().out)
-    assert json.loads((directory / "certificate.json").read_text()) == certificate
+    verdict = certify.verdict(read_certificate(directory))
+    assert re.search(r"best attack \w+ F1 .*; gold F1 1, gap 0\.\d\d; training refuses", verdict)
 
 
-def test_a_changed_certificate_does_not_hold(attacked, hard, monkeypatch, capsys):
+def test_a_changed_certificate_does_not_hold(attacked, hard, sandbox_url, monkeypatch, capsys):
     directory, certificate = attacked
     file = directory / "certificate.json"
     for attack in certificate["attacks"].values():
@@ -76,11 +75,11 @@ def test_a_changed_certificate_does_not_hold(attacked, hard, monkeypatch, capsys
         require_certified(directory, 0.15)
     file.write_text(json.dumps(certificate | {"best_attack": "empty", "best_attack_f1": 0.0, "gap": 1.0}))
     require_certified(directory, 0.15)  # a careful forgery, which only computing finds
-    assert main(["records", "verify", str(directory)]) == 1
+    assert main(["records", "verify", str(directory), "--sandbox", sandbox_url]) == 1
     (said,) = re.findall("^certificate.json: (.*)", capsys.readouterr().err, re.MULTILINE)
     assert "f1: 0.0 before" in said
     file.write_text(json.dumps(json.loads(file.read_text()) | {"attack_code": "0f"}))
-    assert main(["records", "verify", str(directory)]) == 1
+    assert main(["records", "verify", str(directory), "--sandbox", sandbox_url]) == 1
     assert "other attacks than this version's" in capsys.readouterr().err
     found, environments = read_certificate(hard), list(RecordSource(hard, Environment))
     found = found.model_copy(update={"attacks": found.attacks | {"meaning": found.attacks["empty"]}})
@@ -140,11 +139,13 @@ def test_a_run_refuses_environments_before_it_begins(tmp_path, untrained):
     open_rl_run(config.model_copy(update={"max_attack_f1": None}))
 
 
-def test_a_plain_set_is_solved_by_words_and_refused_for_training(plain, tmp_path, capsys):
+def test_a_plain_set_is_solved_by_words_and_refused_for_training(plain, hard, capsys):
     with pytest.raises(ConfigError, match=r"no certificate of all .* run `astra records attack"):
         require_certified(plain, 0.15)
-    assert main(["records", "attack", str(plain), "--json"]) == 0
+    shutil.copy(hard / "certificate.json", plain)
+    assert main(["records", "attack", str(plain), "--json"]) == 0  # an earlier certificate is replaced
     certificate = json.loads(capsys.readouterr().out)
+    assert json.loads((plain / "certificate.json").read_text()) == certificate
     assert certificate["gold_f1"] == 1  # states, refusals and questions back are among them
     assert certificate["attacks"]["lexical"]["f1"] > 0.4
     assert certificate["floor_f1"] > 0  # a refusal is right somewhere

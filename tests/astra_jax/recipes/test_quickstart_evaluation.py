@@ -17,7 +17,6 @@ from astra_jax.recipes.quickstart_evaluation import (
 )
 from astra_jax.report.episodes import POLICIES
 from astra_jax.testing import tiny_environment
-from sandbox.local import local_sandbox
 from synthesis.record_io import write_records
 
 CONFIG = """
@@ -33,7 +32,7 @@ max_turns = 6
 
 
 @pytest.fixture(scope="module")
-def summary(taught, tmp_path_factory):
+def summary(taught, tmp_path_factory, sandbox_url):
     out = tmp_path_factory.mktemp("quickstart")
     known = tiny_environment()
     long = known.model_copy(update={"id": "long", "question": known.question * 40})
@@ -42,11 +41,10 @@ def summary(taught, tmp_path_factory):
     for split in HELD_OUT_SPLITS:
         write_records(out / split, by_split.get(split, [known]), kind="environment")
     (out / "evaluation.toml").write_text(CONFIG)
-    with local_sandbox(workers=1) as url:
-        # One policy stands for all three.
-        evaluated = asyncio.run(evaluate_policy(taught, "sft", out, out / "evaluation.toml", seed=0, url=url))
-        save_policy(taught, out / "base")
-        baselines = asyncio.run(evaluate_baselines(out, out / "evaluation.toml", seed=0, url=url))
+    # One policy stands for all three.
+    evaluated = asyncio.run(evaluate_policy(taught, "sft", out, out / "evaluation.toml", seed=0, url=sandbox_url))
+    save_policy(taught, out / "base")
+    baselines = asyncio.run(evaluate_baselines(out, out / "evaluation.toml", seed=0, url=sandbox_url))
     return summarised(dict.fromkeys(POLICIES, evaluated), baselines), evaluated
 
 

@@ -31,7 +31,7 @@ def directory(tmp_path_factory):
     out = tmp_path_factory.mktemp("trajectories") / "out"
     shares = {"follow_up_share": 0.3, "augmentation_share": 0.75, "reward_thresholds": NOTHING_ASKED}
     config = TrajectoriesConfig.model_validate(
-        {"seed": 11, "count": 160, "out": out, "max_offered_tools": 10, **shares}
+        {"seed": 11, "count": 110, "out": out, "max_offered_tools": 10, **shares}
     )
     asyncio.run(synthesize_trajectories(config, ProceduralTeacher(), progress=io.StringIO()))
     return out
@@ -67,8 +67,8 @@ def in_other_words(trajectory: Trajectory, rng: Random) -> Trajectory | None:
 
 
 def shares(directory: Path, judge: ProceduralTeacher) -> dict[str, float]:
-    audited = asyncio.run(audit(directory, judge, RewardThresholds(), at_most=160, seed=4))
-    assert all(each.count >= 25 for each in audited), audited
+    audited = asyncio.run(audit(directory, judge, RewardThresholds(), at_most=110, seed=4))
+    assert all(each.count >= 15 for each in audited), audited
     return {each.kind: each.share for each in audited}
 
 
@@ -113,7 +113,7 @@ def test_a_planted_fault_is_a_whole_conversation_of_possible_calls(kind, traject
         ids = [call.id for call, _ in answered_calls(bad.messages)]
         assert ids == [f"call_{ordinal}" for ordinal in range(1, len(ids) + 1)]
         check_calls(bad.model_copy(update={"injected_failures": ()}))
-    assert num_planted >= 25
+    assert num_planted >= 15
 
 
 @pytest.mark.parametrize("depth", [300, 900, 2000, 100_000])

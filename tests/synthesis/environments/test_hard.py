@@ -19,7 +19,7 @@ from tests.synthesis.altered import altered
 from tests.synthesis.environments.in_this_process import InThisProcess
 from tests.synthesis.environments.made import all_kept, faults, read, tiny_config, verdict
 
-COUNT = 24
+COUNT = 16
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""The questions of `configs/paper_environments.toml` have the paper's figures, within two points at a thousand."""
+"""The questions of `configs/paper_environments.toml` have the paper's figures, within two points at five hundred."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ POINTS = 0.01
 
 @pytest.fixture(scope="module")
 def drawn():
-    """A thousand questions as the paper's configuration plans them."""
+    """Five hundred questions as the paper's configuration plans them."""
     written = tomllib.loads(CONFIG.read_text())
     assert written["count"] == PAPER["environments"]
-    config = EnvironmentsConfig.model_validate({**written, "count": 1000})
+    config = EnvironmentsConfig.model_validate({**written, "count": 500})
 
     async def draw(plan):
         knowledge = Knowledge(domain=plan.domain, language=plan.language, seed=plan.index)

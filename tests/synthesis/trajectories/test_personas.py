@@ -37,11 +37,11 @@ class Model(Otherwise):
 async def test_a_task_is_written_for_the_persona_that_its_record_names_and_played_by_the_same(tmp_path):
     teacher = Model()
     shares = {"follow_up_share": 0.5, "ask_back_share": 0.3, "augmentation_share": 0.5}
-    await synthesize(tmp_path / "out", teacher, count=60, seed=3, **shares)
+    await synthesize(tmp_path / "out", teacher, count=40, seed=3, **shares)
     kept = list(RecordSource(tmp_path / "out", Trajectory))
     personas = {trajectory.task.id: trajectory.task.persona for trajectory in kept}
     assert None not in personas.values()
-    assert len(set(personas.values())) > 40  # a variant along another axis has the speaker of its original
+    assert len(set(personas.values())) > 25  # a variant along another axis has the speaker of its original
     assert all(trajectory.task.persona.language == trajectory.language for trajectory in kept)
     wrote = {request.persona for request in teacher.asked if isinstance(request, WriteTask | AugmentTask)}
     assert set(personas.values()) <= wrote
@@ -55,7 +55,7 @@ async def test_a_task_is_written_for_the_persona_that_its_record_names_and_playe
 
 async def test_the_axis_persona_lets_another_one_speak_and_the_others_the_same(tmp_path):
     teacher = Model()
-    await synthesize(tmp_path / "out", teacher, count=60, seed=3, augmentation_share=0.75)
+    await synthesize(tmp_path / "out", teacher, count=40, seed=3, augmentation_share=0.75)
     augmented = [request for request in teacher.asked if isinstance(request, AugmentTask)]
     assert {request.axis for request in augmented} == {"persona", "diversity", "complexity"}
     for request in augmented:

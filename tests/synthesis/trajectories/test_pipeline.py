@@ -44,8 +44,8 @@ def trajectories(tmp_path_factory) -> list[Trajectory]:
     import asyncio
 
     out = tmp_path_factory.mktemp("trajectories") / "out"
-    report = asyncio.run(synthesize(out, count=200, seed=5))
-    assert report.kept == 200
+    report = asyncio.run(synthesize(out, count=120, seed=5))
+    assert report.kept == 120
     check_shards(out)
     return list(RecordSource(out, Trajectory))
 
@@ -113,12 +113,12 @@ async def test_every_kept_task_has_the_scores_of_its_own_requests_and_variants_s
         return ScoredTask(reason="so", clarity=of_text, realism=of_text, tool_necessity=of_text)
 
     teacher = Otherwise({ScoreTask: score, ContinueAsUser: lambda *_: UserTurn(continues=False)}, times=None)
-    await synthesize(tmp_path / "out", teacher, count=150, follow_up_share=0.4)
+    await synthesize(tmp_path / "out", teacher, count=80, follow_up_share=0.4)
     tasks = {record.task.id: record.task for record in RecordSource(tmp_path / "out", Trajectory)}
     assert all(task.scores.clarity == score_of("\n".join(requests_of(task))) for task in tasks.values())
     varied = [task for task in tasks.values() if task.variant_of]
     assert {task.augmentation for task in varied} == {"diversity", "complexity", "persona"}
-    assert len(varied) > 60
+    assert len(varied) > 30
     for task in varied:
         if task.variant_of in tasks:  # not where its conversation was rejected
             original = tasks[task.variant_of]
@@ -150,7 +150,7 @@ async def test_a_trajectory_below_a_threshold_or_without_an_end_is_not_kept(tmp_
 
 
 async def test_an_outage_stops_the_run_cleanly_and_it_resumes_to_the_same_bytes(tmp_path):
-    turns = iter(range(40))
+    turns = iter(range(20))
 
     def answer(request, reply, seed):
         if next(turns, None) is None:
@@ -158,10 +158,10 @@ async def test_an_outage_stops_the_run_cleanly_and_it_resumes_to_the_same_bytes(
         return reply
 
     with pytest.raises(TeacherUnavailable):
-        await synthesize(tmp_path / "out", Otherwise({TakeTurn: answer}))
+        await synthesize(tmp_path / "out", Otherwise({TakeTurn: answer}), count=16)
     assert not (tmp_path / "out").exists()
-    await synthesize(tmp_path / "out")
-    await synthesize(tmp_path / "undisturbed")
+    await synthesize(tmp_path / "out", count=16)
+    await synthesize(tmp_path / "undisturbed", count=16)
     assert bytes_of(tmp_path / "out") == bytes_of(tmp_path / "undisturbed")
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import io
+import shutil
 from random import Random
 
 import pytest
@@ -53,6 +54,24 @@ def synthesized(out, teacher=None, **changes):
     return asyncio.run(synthesize_trajectories(config, teacher or scoring(), progress=io.StringIO()))
 
 
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """A folder of two finished runs, and their reports."""
+    folder = tmp_path_factory.mktemp("finished")
+    thresholds = {"lax": LAX, "strict": STRICT}
+    return folder, {name: synthesized(folder / name / "out", reward_thresholds=thresholds[name]) for name in thresholds}
+
+
+@pytest.fixture
+def lax(finished, tmp_path):
+    return shutil.copytree(finished[0] / "lax", tmp_path / "lax") / "out"
+
+
+@pytest.fixture
+def strict(finished, tmp_path):
+    return shutil.copytree(finished[0] / "strict", tmp_path / "strict") / "out"
+
+
 def bytes_of(out):
     return {
         str(path.relative_to(out.parent)): path.read_bytes() for path in sorted(out.parent.rglob("*")) if path.is_file()
@@ -63,9 +82,9 @@ def rejected_in(out):
     return list(RecordSource(rejected_beside(out), RejectedTrajectory))
 
 
-def test_rejected_items_lie_beside_the_records_with_every_score_and_the_reason(tmp_path):
-    report = synthesized(tmp_path / "out", reward_thresholds=STRICT)
-    items = rejected_in(tmp_path / "out")
+def test_rejected_items_lie_beside_the_records_with_every_score_and_the_reason(finished, strict):
+    report = finished[1]["strict"]
+    items = rejected_in(strict)
     assert len(items) == report.rejected.total() == report.read - report.kept
     by_reason = {item.reason: item for item in items}
     assert by_reason["low realism"].task_scores.realism == 0.25
@@ -74,27 +93,26 @@ def test_rejected_items_lie_beside_the_records_with_every_score_and_the_reason(t
     assert unusable.task is not None
     assert unusable.messages[0].content == unusable.task.text
     assert unusable.detail == "not JSON"
-    assert read_card(rejected_beside(tmp_path / "out")).rejected == dict(report.rejected)
+    assert read_card(rejected_beside(strict)).rejected == dict(report.rejected)
 
 
-def test_a_changed_threshold_selects_again_without_a_teacher_and_back_to_the_same_bytes(tmp_path):
-    out = tmp_path / "out"
-    before = synthesized(out)
-    lax = bytes_of(out)
-    strict = synthesized(out, Deaf(), reward_thresholds=STRICT)
+def test_a_changed_threshold_selects_again_without_a_teacher_and_back_to_the_same_bytes(finished, lax):
+    before, bytes_before = finished[1]["lax"], bytes_of(lax)
+    strict = synthesized(lax, Deaf(), reward_thresholds=STRICT)
     assert 0 < strict.kept < before.kept
     assert strict.read == before.read == strict.kept + strict.rejected.total()
-    assert all(record.reward.mean >= 0.97 for record in RecordSource(out, Trajectory))
-    assert synthesized(out, Deaf(), reward_thresholds=STRICT).already_complete
-    again = synthesized(out, Deaf())
+    assert all(record.reward.mean >= 0.97 for record in RecordSource(lax, Trajectory))
+    assert synthesized(lax, Deaf(), reward_thresholds=STRICT).already_complete
+    again = synthesized(lax, Deaf())
     assert (again.kept, again.rejected) == (before.kept, before.rejected)
-    assert bytes_of(out) == lax
+    assert bytes_of(lax) == bytes_before
 
 
 def test_a_selection_keeps_the_same_as_a_run_with_these_thresholds(tmp_path):
-    synthesized(tmp_path / "a", reward_thresholds=STRICT, max_attempts_per_trajectory=1)
-    synthesized(tmp_path / "b", reward_thresholds=LAX, max_attempts_per_trajectory=1)
-    synthesized(tmp_path / "b", Deaf(), reward_thresholds=STRICT, max_attempts_per_trajectory=1)
+    one_try = {"max_attempts_per_trajectory": 1, "count": 15}
+    synthesized(tmp_path / "a", reward_thresholds=STRICT, **one_try)
+    synthesized(tmp_path / "b", reward_thresholds=LAX, **one_try)
+    synthesized(tmp_path / "b", Deaf(), reward_thresholds=STRICT, **one_try)
     assert list(RecordSource(tmp_path / "a", Trajectory)) == list(RecordSource(tmp_path / "b", Trajectory))
 
 
@@ -109,15 +127,14 @@ def test_a_lower_threshold_keeps_at_most_count_and_counts_items_never_worked_on(
     assert report.rejected["low realism"] == 0
 
 
-def test_rejected_items_of_another_run_are_never_selected_from(tmp_path):
-    synthesized(tmp_path / "a")
+def test_rejected_items_of_another_run_are_never_selected_from(lax, tmp_path):
     synthesized(tmp_path / "b", max_turns=15)  # as many of each, so that no count tells them apart
-    rejected_beside(tmp_path / "a").rename(tmp_path / "elsewhere")
-    rejected_beside(tmp_path / "b").rename(rejected_beside(tmp_path / "a"))
-    before = bytes_of(tmp_path / "a")
+    rejected_beside(lax).rename(tmp_path / "elsewhere")
+    rejected_beside(tmp_path / "b").rename(rejected_beside(lax))
+    before = bytes_of(lax)
     with pytest.raises(RecordDirectoryError, match="has the rejected items of another run"):
-        synthesized(tmp_path / "a", Deaf(), reward_thresholds=STRICT)
-    assert bytes_of(tmp_path / "a") == before
+        synthesized(lax, Deaf(), reward_thresholds=STRICT)
+    assert bytes_of(lax) == before
 
 
 def modest():
@@ -127,19 +144,16 @@ def modest():
 
 def test_a_selection_that_would_keep_nothing_leaves_everything_as_it_is(tmp_path):
     out = tmp_path / "out"
-    synthesized(out, modest())
+    synthesized(out, modest(), count=8)
     before = bytes_of(out)
     with pytest.raises(NothingKept):
-        synthesized(out, modest(), reward_thresholds=RewardThresholds(mean=1.0))
+        synthesized(out, modest(), count=8, reward_thresholds=RewardThresholds(mean=1.0))
     assert bytes_of(out) == before
 
 
 @pytest.mark.parametrize("killed_after", [1, 2])
-def test_a_selection_that_is_killed_half_way_loses_nothing(tmp_path, monkeypatch, killed_after):
-    out = tmp_path / "out"
-    synthesized(out, reward_thresholds=STRICT)
-    strict = bytes_of(out)
-    steps = 0
+def test_a_selection_that_is_killed_half_way_loses_nothing(strict, monkeypatch, killed_after):
+    out, before, steps = strict, bytes_of(strict), 0
 
     class Killed(BaseException):
         pass
@@ -161,7 +175,7 @@ def test_a_selection_that_is_killed_half_way_loses_nothing(tmp_path, monkeypatch
             synthesized(out, Deaf(), reward_thresholds=LAX)
     synthesized(out, Deaf(), reward_thresholds=RewardThresholds(mean=0.5))
     synthesized(out, Deaf(), reward_thresholds=STRICT)
-    assert bytes_of(out) == strict
+    assert bytes_of(out) == before
 
 
 def test_nothing_of_a_run_that_kept_nothing_is_thrown_away(tmp_path):
@@ -224,6 +238,6 @@ def test_the_duplicates_are_those_of_a_comparison_of_all_with_all_kept_ones(leas
 
 
 def test_near_duplicates_are_counted_with_their_reason_and_replaced(tmp_path):
-    strict = synthesized(tmp_path / "strict", ProceduralTeacher(), count=120, near_duplicate_similarity=0.35)
+    strict = synthesized(tmp_path / "strict", ProceduralTeacher(), count=60, near_duplicate_similarity=0.35)
     assert strict.rejected["near-duplicate task"] > 0
-    assert strict.kept == 120
+    assert strict.kept == 60

@@ -18,28 +18,28 @@ from tests.synthesis.trajectories.test_pipeline import config, synthesize
 
 
 async def test_the_statistics_are_those_of_a_naive_count(tmp_path):
-    await synthesize(tmp_path / "out", count=80, refuse_share=0.4, server_only_share=0.8)
+    await synthesize(tmp_path / "out", count=50, refuse_share=0.4, server_only_share=0.8)
     records = list(RecordSource(tmp_path / "out", Trajectory))
     found = trajectory_statistics(tmp_path / "out")
     calls = [sum(len(m.tool_calls) for m in r.messages) for r in records]
-    assert found.trajectories == 80
+    assert found.trajectories == 50
     assert found.messages == sum(len(r.messages) for r in records)
-    assert found.tool_calls_per_trajectory == pytest.approx(sum(calls) / 80)
-    assert found.share_with_1_to_5_calls == pytest.approx(sum(1 <= n <= 5 for n in calls) / 80)
+    assert found.tool_calls_per_trajectory == pytest.approx(sum(calls) / 50)
+    assert found.share_with_1_to_5_calls == pytest.approx(sum(1 <= n <= 5 for n in calls) / 50)
     assert found.messages_by_number == Counter(len(r.messages) for r in records)
     offered = {(r.server, tool.name) for r in records for tool in r.tools}
     called = {(r.server, call.name) for r in records for m in r.messages for call in m.tool_calls}
     assert (found.distinct_functions, found.distinct_functions_called) == (len(offered), len(called & offered))
     assert sum(found.roles.values()) == pytest.approx(1)
     assert found.injected_failure_rate == pytest.approx(0.2, abs=0.08)
-    assert found.reward["mean"] == pytest.approx(sum(r.reward.mean for r in records) / 80)
+    assert found.reward["mean"] == pytest.approx(sum(r.reward.mean for r in records) / 50)
     assert found.reward["tool_call_status"] < 1
     status = [r.reward.tool_call_status for r in records if r.reward.tool_call_status is not None]
-    assert sum(found.reward_tenths["tool_call_status"]) == len(status) < 80
+    assert sum(found.reward_tenths["tool_call_status"]) == len(status) < 50
     assert found.reward_tenths["tool_call_status"][5] == sum(0.5 <= score < 0.6 for score in status) > 0
     assert found.reward_tenths["tool_call_status"][9] == sum(score >= 0.9 for score in status) > 0
-    assert found.task_scores["realism"] == pytest.approx(sum(r.task.scores.realism for r in records) / 80)
-    assert [sum(tenths) for tenths in found.task_score_tenths.values()] == [80, 80, 80]
+    assert found.task_scores["realism"] == pytest.approx(sum(r.task.scores.realism for r in records) / 50)
+    assert [sum(tenths) for tenths in found.task_score_tenths.values()] == [50, 50, 50]
 
 
 async def test_calls_that_never_reached_the_emulator_do_not_lower_the_failure_rate(tmp_path):
@@ -61,10 +61,10 @@ async def test_calls_that_never_reached_the_emulator_do_not_lower_the_failure_ra
 
 
 async def test_an_estimate_grows_with_the_trajectories_wanted_and_leaves_nothing_behind(tmp_path):
-    config_ = config(tmp_path / "out", count=100)
+    config_ = config(tmp_path / "out", count=50)
     large = (await estimate_trajectories(config_)).questions
-    small = (await estimate_trajectories(config_.model_copy(update={"count": 20}))).questions
-    assert large["TakeTurn"].calls >= 200
+    small = (await estimate_trajectories(config_.model_copy(update={"count": 10}))).questions
+    assert large["TakeTurn"].calls >= 100
     assert large["ProposeChains"].calls == small["ProposeChains"].calls == 15
     assert not list(tmp_path.iterdir())
 

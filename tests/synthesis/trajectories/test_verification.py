@@ -21,7 +21,7 @@ from tests.synthesis.altered import altered
 @pytest.fixture(scope="module")
 def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("trajectories") / "out"
-    config = TrajectoriesConfig(seed=4, count=80, out=out, max_offered_tools=6, follow_up_share=0.3)
+    config = TrajectoriesConfig(seed=4, count=40, out=out, max_offered_tools=6, follow_up_share=0.3)
     asyncio.run(synthesize_trajectories(config, ProceduralTeacher(), progress=io.StringIO()))
     return out
 
@@ -59,7 +59,7 @@ def test_trajectories_verify_and_the_digest_shows_a_changed_word(
     directory: Path, trajectories: list[Trajectory], tmp_path: Path
 ) -> None:
     report = asyncio.run(verify_trajectories(directory, ProceduralTeacher()))
-    assert (report.read, report.failures) == (80, [])
+    assert (report.read, report.failures) == (40, [])
     other_words = [changed(of_a_language_model(each), -1, content="Nobody knows.") for each in trajectories[:5]]
     write_records(tmp_path / "out", other_words, kind="trajectory")
     report = asyncio.run(verify_trajectories(tmp_path / "out", ProceduralTeacher()))
