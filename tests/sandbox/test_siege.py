@@ -31,13 +31,13 @@ def with_descriptors(number: int) -> list[str]:
 
 
 async def test_every_caller_is_answered_if_there_are_more_of_them_than_descriptors():
-    with served(with_descriptors(300), cwd=ROOT) as (url, _):
+    with served(with_descriptors(125), cwd=ROOT) as (url, _):
 
         async def call(number):
             async with AsyncSandboxClient(url) as client:  # a connection of its own
                 return (await client.execute(DOUBLE, "double", {"x": number})).value
 
-        assert await asyncio.gather(*(call(number) for number in range(400))) == [2 * number for number in range(400)]
+        assert await asyncio.gather(*(call(number) for number in range(130))) == [2 * number for number in range(130)]
 
 
 @contextlib.asynccontextmanager

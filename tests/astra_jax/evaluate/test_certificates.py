@@ -21,7 +21,7 @@ from synthesis.records import Environment
 from tests.astra_jax.evaluate.test_baselines import synthesised
 from tests.astra_jax.rl.configs import tiny_rl_config
 
-HARD = {"difficulty": "hard", "name_parts": {}, "count": 8, "irrelevant_per_band": {"high": 2, "medium": 1, "low": 1}}
+HARD = {"difficulty": "hard", "name_parts": {}, "count": 12, "irrelevant_per_band": {"high": 2, "medium": 1, "low": 1}}
 ENDINGS = {"varieties": {"plain": 0.4, "stateful": 0.2, "withheld_tool": 0.2, "missing_parameter": 0.2}}
 
 
@@ -57,7 +57,7 @@ def test_a_hard_set_is_attacked_verified_exported_and_shown(attacked, sandbox_ur
     assert "Told names" in page
     assert not re.search(r"https?://|<script", page)
     assert main(["records", "verify", str(directory), "--sandbox", sandbox_url]) == 0
-    assert capsys.readouterr().out.splitlines()[-1] == "verified 8/8"
+    assert capsys.readouterr().out.splitlines()[-1] == "verified 12/12"
     assert main(["records", "export", str(directory), "--format", "trl", "--out", str(tmp_path / "rows")]) == 0
     assert json.loads((tmp_path / "rows" / "certificate.json").read_text()) == certificate
     assert "| told_names |" in (tmp_path / "rows" / "README.md").read_text()

@@ -26,7 +26,7 @@ COUNT = 16
 def records(tmp_path_factory, sandbox_url):
     out = tmp_path_factory.mktemp("hard") / "out"
     config = tiny_config(
-        seed=6,
+        seed=1,
         count=COUNT,
         out=out,
         difficulty="hard",
