@@ -8,6 +8,7 @@ import pytest
 
 from sandbox.client import AsyncSandboxClient, ExecuteReply
 from sandbox.protocol import ErrorKind, ToolError, Usage
+from synthesis.environments.proving import proof as proof_module
 from synthesis.environments.proving.proof import (
     PROOF_LIMITS,
     Trial,
@@ -148,7 +149,8 @@ def test_a_row_that_stands_alone_proves_nothing():
 
 
 @pytest.mark.parametrize("fault", PLANTED)
-def test_a_planted_fault_is_rejected_under_its_reason(fault, sandbox_url):
+def test_a_planted_fault_is_rejected_under_its_reason(fault, sandbox_url, monkeypatch):
+    monkeypatch.setattr(proof_module, "PROOF_LIMITS", PROOF_LIMITS.model_copy(update={"cpu_seconds": 0.2}))
     reason, source = PLANTED[fault]
     with pytest.raises(Rejected, match=f"^{reason}"):
         asyncio.run(proof(sandbox_url, source, [rent_of("Amber Fox", 4210)]))
