@@ -27,7 +27,7 @@ test "$TORCH_IS" = "known to uv"
 @pytest.fixture(autouse=True)
 def no_settings_of_an_outer_make(monkeypatch) -> None:
     """`make newest SLOW_PART=2` runs these tests, and would hand its variables to their own make."""
-    for name in ("MAKEFLAGS", "SLOW_PART", "NEWEST_TESTS"):
+    for name in ("MAKEFLAGS", "SLOW_PART"):
         monkeypatch.delenv(name, raising=False)
 
 
@@ -68,47 +68,6 @@ def test_setup_takes_a_cpu_torch_before_all_that_would_bring_another_or_ends_in_
 
 def test_the_quickstart_installs_no_torch(tmp_path):
     assert make(tmp_path, "quickstart", "on the index")[:2] == (0, [".[mcp]"])
-
-
-NEWEST = """#!/bin/sh
-case "$*" in
-  "-m venv "*) mkdir -p $3/bin; cp $0 $3/bin/python;;
-  *"-m pytest"*) echo "$*";;
-esac
-"""
-
-
-def newest(folder: Path, *arguments: str) -> tuple[int, str]:
-    """Run `make newest` with a Python that only prints its arguments, in a tree of five files."""
-    for package in ("tests", "astra_jax", "synthesis", "sandbox", "sandbox/jail"):
-        (folder / package).mkdir(exist_ok=True)
-        (folder / package / "file.py").touch()
-    (folder / "tests" / "conftest.py").touch()
-    shutil.copy(ROOT / "Makefile", folder)
-    (folder / "pyproject.toml").touch()
-    python = folder / "python3.13"
-    python.write_text(NEWEST)
-    python.chmod(0o755)
-    command = ["make", "-s", "newest", f"NEWEST_PYTHON={python}", *arguments]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
-    return done.returncode, done.stdout
-
-
-def test_the_newest_python_tests_each_file_in_one_of_four_runs(tmp_path):
-    tested = []
-    for part in "1234":
-        code, printed = newest(tmp_path, f"SLOW_PART={part}")
-        assert code == 0
-        files = [word for word in printed.split() if word.endswith(".py")]
-        assert files
-        tested += files
-    packages = ("tests", "astra_jax", "synthesis", "sandbox", "sandbox/jail")
-    assert sorted(tested) == sorted(f"{package}/file.py" for package in packages)
-
-
-def test_without_a_newer_python_one_line_says_so_and_nothing_fails(tmp_path):
-    said = "no Python 3.13 or 3.12 is here: tests with the newest Python are skipped\n"
-    assert newest(tmp_path, "SLOW_PART=1", "NEWEST_PYTHON=") == (0, said)
 
 
 def test_each_slow_test_is_in_one_part_of_four(tmp_path):

@@ -32,7 +32,7 @@ from tests.synthesis.teacher.told_teacher import ToldTeacher, said, told
 
 async def run_procedural(directory: Path) -> None:
     config = TrajectoriesConfig(
-        count=80, out=directory / "out", follow_up_share=0.5, near_duplicate_similarity=0.8, concurrency=4
+        count=240, out=directory / "out", follow_up_share=0.5, near_duplicate_similarity=0.8, concurrency=4
     )
     await synthesize_trajectories(config, ProceduralTeacher(), progress=io.StringIO())
 

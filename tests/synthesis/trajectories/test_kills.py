@@ -53,17 +53,9 @@ def asked_calls(directory: Path) -> list[int]:
     )
 
 
-@pytest.mark.parametrize(
-    ("teacher", "wanted_kills"),
-    [
-        pytest.param("procedural", 2, id="twice"),
-        pytest.param("procedural", 20, marks=pytest.mark.slow, id="procedural twenty"),
-        pytest.param("openai", 20, marks=pytest.mark.slow, id="openai twenty"),
-    ],
-)
-def test_a_run_killed_so_many_times_ends_with_the_same_bytes_and_repeats_no_cached_call(
-    tmp_path, teacher, wanted_kills
-):
+@pytest.mark.slow
+@pytest.mark.parametrize("teacher", ["procedural", "openai"])
+def test_a_run_killed_twenty_times_ends_with_the_same_bytes_and_repeats_no_cached_call(tmp_path, teacher):
     undisturbed = tmp_path / "undisturbed"
     whole_seconds = one_life(teacher, undisturbed)
     expected = bytes_of(undisturbed / "out")
@@ -71,7 +63,7 @@ def test_a_run_killed_so_many_times_ends_with_the_same_bytes_and_repeats_no_cach
     num_kills = num_whole = 0
     left_behind: set[tuple[int, int]] = set()
     directory = tmp_path / "killed-0"
-    while num_kills < wanted_kills:
+    while num_kills < 20:
         known, num_asked = cached_calls(directory), len(asked_calls(directory))
         seconds = one_life(teacher, directory, seconds=rng.uniform(0, whole_seconds / 2))
         assert known.isdisjoint(asked_calls(directory)[num_asked:])
@@ -88,7 +80,7 @@ def test_a_run_killed_so_many_times_ends_with_the_same_bytes_and_repeats_no_cach
     assert bytes_of(directory / "out") == expected
     assert known.isdisjoint(asked_calls(directory)[num_asked:])
     assert not directory.joinpath("out.work").exists()
-    assert len(left_behind) >= wanted_kills / 5  # the moments were different ones
+    assert len(left_behind) >= 4  # the moments were different ones
     print(f"{num_kills} kills at {len(left_behind)} stages of {num_whole + 1} runs of {whole_seconds:.1f} s")
     if teacher == "openai":
         assert len(set(asked_calls(undisturbed))) == len(asked_calls(undisturbed))
