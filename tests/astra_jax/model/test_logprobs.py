@@ -1,11 +1,16 @@
 """Chunked log-probabilities against a naive float64 softmax."""
 
+import contextlib
+import re
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from astra_jax.model import logprobs
 from astra_jax.model.logprobs import token_logprobs
+from astra_jax.model.sharding import MeshConfig, make_mesh
 
 CHUNK_TOKENS = 8
 """For 300 tokens and a vocabulary of 257: three slices of 128 rows, the last of which overlaps the second."""
@@ -64,3 +69,30 @@ def test_no_array_holds_the_logits_of_all_tokens():
 
     compiled = jax.jit(jax.grad(loss, argnums=(0, 1))).lower(hidden_BTD, unembedding_VD, targets_BT).compile()
     assert compiled.memory_analysis().temp_size_in_bytes < 2048 * 8192 * 4 / 4
+
+
+@pytest.mark.parametrize(
+    ("platform", "mesh", "inner", "outer"),
+    [
+        ("gpu", None, "4", None),
+        ("gpu", MeshConfig(), "4", None),
+        ("cpu", None, "64", None),
+        ("gpu", MeshConfig(fsdp=2), None, "32"),
+    ],
+    ids=str,
+)
+def test_xla_knows_how_often_the_inner_loop_runs_if_no_slice_is_gathered(monkeypatch, platform, mesh, inner, outer):
+    """Forward and backward of 4,096 tokens; on a GPU a loop without that number waits for the host each time."""
+    monkeypatch.setattr(logprobs, "platform", lambda: platform)
+    arrays = jax.ShapeDtypeStruct((4, 1024, 16), jnp.bfloat16), jax.ShapeDtypeStruct((16_384, 16), jnp.float32)
+
+    def total(*arrays):
+        return token_logprobs(*arrays, chunk_tokens=64).sum()
+
+    with contextlib.nullcontext() if mesh is None else jax.set_mesh(make_mesh(mesh, jax.devices()[: mesh.fsdp])):
+        gradients = jax.jit(jax.grad(total, argnums=(0, 1)))
+        program = gradients.lower(*arrays, jax.ShapeDtypeStruct((4, 1024), jnp.int32)).compile().as_text()
+    for part, trips in zip(program.split("ENTRY "), (inner, outer), strict=True):
+        loops = [line for line in part.splitlines() if " while(" in line]
+        found = [re.search(r'known_trip_count":{"n":"(\d+)"', loop) for loop in loops]
+        assert [count and count[1] for count in found] == [trips] * 2
