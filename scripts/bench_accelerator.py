@@ -1,11 +1,12 @@
 """Training steps and decoding of Qwen3 on one accelerator, beside published figures: JSON lines.
 
-    python scripts/bench_accelerator.py sft [--tokens 8192]
-    python scripts/bench_accelerator.py rl [--tokens 16384 65536]
+    python scripts/bench_accelerator.py sft [--tokens 8192] [--segments 4]
+    python scripts/bench_accelerator.py rl [--tokens 16384 65536] [--segments 5 --shared]
     python scripts/bench_accelerator.py decode [--models qwen3-0.6b qwen3-8b] [--decoder]
 
     sft, rl   tokens per second and MFU of the steps of `astra sft` and `astra rl` on Qwen3-0.6B. Weights, gradients and
-              AdamW are float32, activations bfloat16. The published figures are prime-rl's on one H100
+              AdamW are float32, activations bfloat16. The published figures are prime-rl's on one H100. `--segments`
+              packs as many sequences of one length into a row; with `--shared` the first is the prompt of the others
     decode    the share of the chip's published memory bandwidth that sampling reaches, in bfloat16. 64 rows that share
               no prompt have 7,936 tokens behind them, and sample until there are 8,192. A token of all rows reads every
               weight once, without the input embeddings of other tokens, and all keys and values behind: these bytes
@@ -44,7 +45,7 @@ from astra_jax.episodes.rollout import RolloutConfig
 from astra_jax.mesh.placement import init_optimizer_state, place_batch, place_params
 from astra_jax.model.attention import attention
 from astra_jax.model.config import QWEN3_PRESETS, ModelConfig, YarnScaling
-from astra_jax.model.flops import model_flops, utilisation
+from astra_jax.model.flops import forward_flops, utilisation
 from astra_jax.model.logprobs import token_logprobs
 from astra_jax.model.qwen3 import Params, abstract_params, bind_apart, init_params, layers_apart, rope_tables
 from astra_jax.model.sharding import MeshConfig, make_mesh
@@ -71,9 +72,11 @@ def main() -> None:
         training = works.add_parser(stage)
         training.add_argument("--tokens", type=int, nargs="+", default=lengths, help=f"tokens of a row; {lengths}")
         training.add_argument("--tokens-per-step", type=int, default=65_536, help="a step has as many rows as fit")
+        training.add_argument("--segments", type=int, default=1, help="sequences of a row")
         training.add_argument("--rounds", type=int, default=5, help="measured steps of each")
         training.add_argument("--logprob-chunk-tokens", type=int, default=256, help="as in the configs of the stages")
         training.add_argument("--remat", choices=["none", "full", "attention"], default="attention")
+    training.add_argument("--shared", action="store_true", help="the first sequence of a row is the others' prompt")
     decoding = works.add_parser("decode")
     decoding.add_argument("--models", nargs="+", default=["qwen3-0.6b"], choices=[*QWEN3_PRESETS], metavar="MODEL")
     decoding.add_argument("--rows", type=int, default=64)
@@ -88,8 +91,9 @@ def main() -> None:
 
 def train(options: argparse.Namespace) -> None:
     """Print one line for each length."""
-    for segments in (1, 3):
-        print(json.dumps(attention_error(2048, segments)), flush=True)
+    shares = getattr(options, "shared", False)
+    for segments, shared in ((1, False), (3, False), (3, True)):
+        print(json.dumps(attention_error(2048, segments, shared)), flush=True)
     model = QWEN3_PRESETS["qwen3-0.6b"].model_copy(
         update={
             "dtype": "bfloat16",
@@ -100,11 +104,14 @@ def train(options: argparse.Namespace) -> None:
     weights = jax.device_get(init_params(model, seed=0))
     for tokens in options.tokens:
         rows = max(1, options.tokens_per_step // tokens)
-        step, batch = step_and_batch(options.work, model, rows, tokens, options.logprob_chunk_tokens)
+        step, batch = step_and_batch(
+            options.work, model, rows, tokens, options.logprob_chunk_tokens, options.segments, shares
+        )
         figures = measure_step(step, batch, model, weights, options.rounds)
         published = PUBLISHED_TOKENS_PER_SECOND.get((options.work, tokens))
         ratio = None if published is None else figures["tokens_per_second"] / published
         line = {"stage": options.work, "remat": model.remat, "logprob_chunk_tokens": options.logprob_chunk_tokens}
+        line |= {"segments": options.segments, "shared": shares}
         print(json.dumps({**line, **figures, "published_tokens_per_second": published, "ratio": ratio}), flush=True)
 
 
@@ -121,7 +128,7 @@ def decode(options: argparse.Namespace) -> None:
             print(json.dumps({"model": name, "decoder": figures}), flush=True)
 
 
-def attention_error(tokens: int, segments: int) -> dict[str, Any]:
+def attention_error(tokens: int, segments: int, shared: bool) -> dict[str, Any]:
     """Return the largest difference of attention and its gradients from float32 ones, over the largest value."""
     rng = np.random.default_rng(0)
     shapes = {
@@ -134,11 +141,12 @@ def attention_error(tokens: int, segments: int) -> dict[str, Any]:
     last = tokens - tokens // 8  # the rest is padding
     segment_ids_BT = jnp.asarray(np.where(np.arange(tokens) < last, 1 + np.arange(tokens) * segments // last, 0))
     segment_ids_BT = jnp.broadcast_to(segment_ids_BT, (2, tokens))
+    prefix_ids_BT = jnp.minimum(segment_ids_BT, 1) if shared else None
     is_real = (segment_ids_BT > 0)[:, :, None, None]
 
     def out_and_gradients(q: jax.Array, k: jax.Array, v: jax.Array) -> list[jax.Array]:
         def total(q: jax.Array, k: jax.Array, v: jax.Array) -> tuple[jax.Array, jax.Array]:
-            out = jnp.where(is_real, attention(q, k, v, segment_ids_BT), 0)
+            out = jnp.where(is_real, attention(q, k, v, segment_ids_BT, prefix_ids_BT), 0)
             return (out.astype(jnp.float32) * weights).sum(), out
 
         gradients, out = jax.grad(total, argnums=(0, 1, 2), has_aux=True)(q, k, v)
@@ -149,7 +157,11 @@ def attention_error(tokens: int, segments: int) -> dict[str, Any]:
     with jax.default_matmul_precision("highest"):
         expected = jax.jit(out_and_gradients)(*(x.astype(jnp.float32) for x in (q, k, v)))
     errors = [float(jnp.abs(f - e).max() / jnp.abs(e).max()) for f, e in zip(found, expected, strict=True)]
-    return {"attention_segments": segments, **dict(zip(("out", "dq", "dk", "dv"), errors, strict=True))}
+    return {
+        "attention_segments": segments,
+        "shared": shared,
+        **dict(zip(("out", "dq", "dk", "dv"), errors, strict=True)),
+    }
 
 
 def measure_step(
@@ -178,30 +190,52 @@ def measure_step(
         "compile_seconds": seconds[0] - median,
         "tokens_per_second": rows * tokens / median,
         "mfu": utilisation(
-            model_flops(model, [tokens] * rows, logits_tokens=int(batch.loss_mask_BT.sum())), median, devices=1
+            3 * forward_flops(model, rows * tokens, attended_pairs(batch), logits_tokens=int(batch.loss_mask_BT.sum())),
+            median,
+            devices=1,
         ),
         "peak_bytes_so_far": memory.get("peak_bytes_in_use"),
     }
 
 
+def attended_pairs(batch: Any) -> float:
+    """Return the pairs of query and key in all rows, which are alike: half of a segment's own, all with its prompt."""
+    lengths = np.bincount(batch.segment_ids_BT[0])[1:]
+    with_prompt = lengths[0] * lengths[1:].sum() if getattr(batch, "prefix_ids_BT", None) is not None else 0
+    return len(batch.segment_ids_BT) * float((lengths**2).sum() / 2 + with_prompt)
+
+
 def step_and_batch(
-    stage: str, model: ModelConfig, rows: int, tokens: int, chunk_tokens: int
+    stage: str,
+    model: ModelConfig,
+    rows: int,
+    tokens: int,
+    chunk_tokens: int,
+    segments: int = 1,
+    shared: bool = False,
 ) -> tuple[Callable[..., Any], Any]:
     """Return the jitted step of a stage, and a batch of random tokens for it."""
     rng = np.random.default_rng(0)
     ids_BT = rng.integers(0, model.vocab_size, (rows, tokens + 1)).astype(np.int32)
     ones_BT = np.ones((rows, tokens), np.int32)
+    segment_T, places_T = 1 + np.arange(tokens) * segments // tokens, np.arange(tokens, dtype=np.int32)
+    positions_T = places_T - np.searchsorted(segment_T, segment_T).astype(np.int32)
+    if shared:  # responses go on from the prompt's end
+        positions_T += np.where(segment_T > 1, (segment_T == 1).sum(), 0).astype(np.int32)
+    segment_ids_BT = np.broadcast_to(segment_T.astype(np.int32), (rows, tokens))
     fields: dict[str, Any] = {
         "tokens_BT": ids_BT[:, :-1],
         "targets_BT": ids_BT[:, 1:],
-        "loss_mask_BT": ones_BT.astype(np.float32),
-        "segment_ids_BT": ones_BT,
-        "positions_BT": np.broadcast_to(np.arange(tokens, dtype=np.int32), (rows, tokens)),
+        "loss_mask_BT": (ones_BT * (segment_T > 1 if shared else 1)).astype(np.float32),
+        "segment_ids_BT": segment_ids_BT,
+        "positions_BT": np.broadcast_to(positions_T, (rows, tokens)),
     }
     static: dict[str, Any] = {"model_config": model, "optimizer_config": OPTIMIZER, "steps": SCHEDULE_STEPS}
     if stage == "sft":
         return functools.partial(sft_step, chunk_tokens=chunk_tokens, **static), SFTBatch(**fields, kinds_BT=ones_BT)
     fields["sampled_logprobs_BT"] = np.full((rows, tokens), -np.log(model.vocab_size), np.float32)
+    if shared:
+        fields["prefix_ids_BT"] = np.minimum(segment_ids_BT, 1)
     fields["advantages_BT"] = rng.standard_normal((rows, tokens)).astype(np.float32)
     return functools.partial(rl_step, objective=Objective(1.0, 0.2, chunk_tokens), **static), RLBatch(**fields)
 

@@ -15,4 +15,6 @@ flops              The arithmetic of a step, and the share of the hardware's tha
 visible_blocks     The blocks of keys that a block of queries must visit where responses share a prompt.
 families           The families of dense models: what sets one apart, in one table, and the weights that they have in
                    common.
+packed_attention   Rows of several segments on a GPU: cuDNN's packed layout, in which each segment is a sequence of its
+                   own.
 """

@@ -1,7 +1,7 @@
 """Causal, segment-aware, grouped-query attention: one interface, a kernel for each platform.
 
     TPU   `splash_attention`, under a mesh, if only of one device
-    GPU   cuDNN, by `jax.nn`, for 16-bit rows of one segment; else `chunked_attention`
+    GPU   cuDNN for 16-bit rows, by `jax.nn` if all are of one segment, else by `packed_attention`; else as a CPU
     CPU   `chunked_attention`
 
 A query attends to a key if both lie in the same segment and the key does not come later in the sequence. If its segment
@@ -18,6 +18,7 @@ import jax.numpy as jnp
 
 from astra_jax.model.chunked_attention import chunked_attention
 from astra_jax.model.context_parallel import balanced_order, to_natural_order
+from astra_jax.model.packed_attention import fits_packed_layout, has_packed_layout, packed_attention
 from astra_jax.model.sharding import ambient_mesh, platform, spec
 
 
@@ -71,42 +72,50 @@ def attention(
 def _whole_sequences(
     q_BTNH: jax.Array, k_BTKH: jax.Array, v_BTKH: jax.Array, segment_ids_BT: jax.Array, prefix_ids_BT: jax.Array | None
 ) -> jax.Array:
-    if prefix_ids_BT is not None:
-        return _plain(q_BTNH, k_BTKH, v_BTKH, segment_ids_BT, prefix_ids_BT)
     # cuDNN computes 16-bit floats, in heads whose width is a multiple of 8 and at most 128.
     fits_cudnn = q_BTNH.dtype in (jnp.bfloat16, jnp.float16) and q_BTNH.shape[-1] in range(8, 129, 8)
+    arrays = (q_BTNH, k_BTKH, v_BTKH, segment_ids_BT, prefix_ids_BT)
     if platform() != "gpu" or not fits_cudnn:
-        return _plain(q_BTNH, k_BTKH, v_BTKH, segment_ids_BT, segment_ids_BT)
+        return _plain(*arrays)
+    if prefix_ids_BT is not None:
+        return _recomputed(*arrays) if has_packed_layout() else _plain(*arrays)
 
-    def cudnn(q_BTNH: jax.Array, k_BTKH: jax.Array, v_BTKH: jax.Array, _: jax.Array) -> jax.Array:
+    def cudnn(q_BTNH: jax.Array, k_BTKH: jax.Array, v_BTKH: jax.Array, *_: Any) -> jax.Array:
         return jax.nn.dot_product_attention(q_BTNH, k_BTKH, v_BTKH, is_causal=True, implementation="cudnn")
 
-    # Only the data says whether rows are packed, so both ways are compiled and the batch chooses at run time.
-    is_unpacked = is_one_segment_each(segment_ids_BT)
-    return jax.lax.cond(is_unpacked, cudnn, _recomputed, q_BTNH, k_BTKH, v_BTKH, segment_ids_BT)
+    # Only the data says whether rows are packed, so all ways are compiled and the batch chooses at run time.
+    return jax.lax.cond(is_one_segment_each(segment_ids_BT), cudnn, _recomputed, *arrays)
 
 
 def _plain(
-    q_BTNH: jax.Array, k_BTKH: jax.Array, v_BTKH: jax.Array, segment_ids_BT: jax.Array, prefix_ids_BT: jax.Array
+    q_BTNH: jax.Array, k_BTKH: jax.Array, v_BTKH: jax.Array, segment_ids_BT: jax.Array, prefix_ids_BT: jax.Array | None
 ) -> jax.Array:
+    prefix_ids_BT = segment_ids_BT if prefix_ids_BT is None else prefix_ids_BT
     places_T = jnp.arange(q_BTNH.shape[1])
     return chunked_attention(q_BTNH, k_BTKH, v_BTKH, segment_ids_BT, prefix_ids_BT, segment_ids_BT, places_T)
 
 
-# Each branch makes room for all that the other keeps for its backward pass: so the rarer one keeps its inputs alone.
+def _of_segments(*arrays: Any) -> jax.Array:
+    if not has_packed_layout():
+        return _plain(*arrays)
+    *_, segment_ids_BT, prefix_ids_BT = arrays
+    return jax.lax.cond(fits_packed_layout(segment_ids_BT, prefix_ids_BT), packed_attention, _plain, *arrays)
+
+
+# Each branch makes room for all that the others keep for the backward pass: so the rarer ones keep their inputs alone.
 @jax.custom_vjp
-def _recomputed(q_BTNH: jax.Array, k_BTKH: jax.Array, v_BTKH: jax.Array, segment_ids_BT: jax.Array) -> jax.Array:
-    return _plain(q_BTNH, k_BTKH, v_BTKH, segment_ids_BT, segment_ids_BT)
+def _recomputed(*arrays: Any) -> jax.Array:
+    return _of_segments(*arrays)
 
 
-def _recomputed_forward(*qkv_and_ids: jax.Array) -> tuple[jax.Array, tuple[jax.Array, ...]]:
-    return _recomputed(*qkv_and_ids), qkv_and_ids
+def _recomputed_forward(*arrays: Any) -> tuple[jax.Array, tuple[Any, ...]]:
+    return _recomputed(*arrays), arrays
 
 
-def _recomputed_backward(qkv_and_ids: tuple[jax.Array, ...], dout_BTNH: jax.Array) -> tuple[jax.Array | None, ...]:
-    q_BTNH, k_BTKH, v_BTKH, segment_ids_BT = qkv_and_ids
-    _, pull = jax.vjp(lambda q, k, v: _plain(q, k, v, segment_ids_BT, segment_ids_BT), q_BTNH, k_BTKH, v_BTKH)
-    return *pull(dout_BTNH), None
+def _recomputed_backward(arrays: tuple[Any, ...], dout_BTNH: jax.Array) -> tuple[jax.Array | None, ...]:
+    qkv, ids = arrays[:3], arrays[3:]
+    _, pull = jax.vjp(lambda *qkv: _of_segments(*qkv, *ids), *qkv)
+    return *pull(dout_BTNH), None, None
 
 
 _recomputed.defvjp(_recomputed_forward, _recomputed_backward)
@@ -115,8 +124,7 @@ _recomputed.defvjp(_recomputed_forward, _recomputed_backward)
 def is_one_segment_each(segment_ids_BT: jax.Array) -> jax.Array:
     """Say whether the segment of every row changes at most once, and then to padding.
 
-    Plain causal attention is then right for every real token. cuDNN's own packed layout is of no use to grouped
-    queries: jax 0.10 multiplies the offsets of keys by the number of query heads (jax pull request 39521).
+    Plain causal attention is then right for every real token.
     """
     before, after = segment_ids_BT[:, :-1], segment_ids_BT[:, 1:]
     return jnp.all((before == after) | (after == 0))

@@ -10,10 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jax._src.cudnn import fused_attention_stablehlo
 
-from astra_jax.model import attention, chunked_attention
+from astra_jax.model import attention, chunked_attention, packed_attention
 from astra_jax.model.config import ModelConfig
 from astra_jax.model.qwen3 import abstract_params, bind
 from astra_jax.model.sharding import MeshConfig, make_mesh
+from tests.astra_jax.model.naive_attention import assert_equal, expected_of, inputs, out_and_gradients, segments_of
 
 MODEL = ModelConfig(
     vocab_size=64,
@@ -30,6 +31,7 @@ MODEL = ModelConfig(
 @pytest.fixture(autouse=True)
 def a_gpu_that_is_not_there(monkeypatch):
     monkeypatch.setattr(fused_attention_stablehlo, "check_cudnn_version", lambda: 91_000)
+    monkeypatch.setattr(fused_attention_stablehlo, "check_compute_capability", lambda _: True)
     for module in (attention, chunked_attention):
         monkeypatch.setattr(module, "platform", lambda: "gpu")
 
@@ -42,13 +44,19 @@ def kernels_of_a_step(model):
 
     traced = jax.jit(jax.grad(total)).trace(abstract_params(model), ids, ids, ids)
     program = traced.lower(lowering_platforms=("cuda",)).as_text()
-    forward_and_backward, backward = (program.count(f"@__cudnn$fmhaSoftmax{suffix}(") for suffix in ("", "Backward"))
-    return forward_and_backward, backward
+    calls = [line for line in program.splitlines() if "@__cudnn$fmhaSoftmax" in line]
+    return tuple(
+        sum(f"fmhaSoftmax{suffix}(" in call and f"max_seg_per_batch\\22: {most}" in call for call in calls)
+        for most in (1, 32)
+        for suffix in ("", "Backward")
+    )
 
 
-@pytest.mark.parametrize(("remat", "forwards"), [("none", 1), ("attention", 1), ("offload", 1), ("full", 2)])
-def test_a_training_step_holds_the_kernel_and_recomputes_it_only_when_remat_says_so(remat, forwards):
-    assert kernels_of_a_step(MODEL.model_copy(update={"remat": remat})) == (forwards, 1)
+@pytest.mark.parametrize("remat", ["none", "attention", "offload", "full"])
+def test_a_training_step_recomputes_the_kernel_only_when_remat_says_so_and_for_packed_rows(remat):
+    """The backward pass of packed rows begins with their forward pass; with remat the layer recomputes it as well."""
+    forwards = 2 if remat == "full" else 1, 2 if remat == "none" else 3
+    assert kernels_of_a_step(MODEL.model_copy(update={"remat": remat})) == (forwards[0], 1, forwards[1], 1)
 
 
 def test_the_backward_pass_keeps_the_kernels_tensors_alone():
@@ -65,33 +73,11 @@ def test_the_backward_pass_keeps_the_kernels_tensors_alone():
     assert kept == sorted([2 * 2 * 256 * 32, 2 * 2 * 256 * 4 * 16, 2 * 2 * 4 * 256])
 
 
-@pytest.mark.parametrize("packed", [False, True])
-def test_both_ways_equal_the_chunked_attention(monkeypatch, packed):
-    """With XLA's version of the kernel, which a CPU can run."""
+@pytest.fixture
+def kernels_that_a_cpu_can_run(monkeypatch):
     xla = functools.partial(_without_kernel, jax.nn.dot_product_attention)
     monkeypatch.setattr(jax.nn, "dot_product_attention", xla)
-    rng = np.random.default_rng(0)
-    q, weights = rng.normal(size=(2, 2, 256, 4, 16)).astype(jnp.bfloat16)
-    k, v = rng.normal(size=(2, 2, 256, 2, 16)).astype(jnp.bfloat16)
-    segment_ids_BT = np.ones((2, 256), np.int32)
-    segment_ids_BT[0, 200:] = 0
-    if packed:
-        segment_ids_BT[1, 100:] = 2
-    weights = np.where(segment_ids_BT[:, :, None, None] > 0, weights, 0)
-
-    def out_and_gradients(attend):
-        def total(q, k, v):
-            out = attend(q, k, v) * weights
-            return out.astype(jnp.float32).sum(), out
-
-        gradients, out = jax.jit(jax.grad(total, argnums=(0, 1, 2), has_aux=True))(q, k, v)
-        return out, *gradients
-
-    found = out_and_gradients(lambda *qkv: attention.attention(*qkv, segment_ids_BT))
-    monkeypatch.setattr(attention, "platform", lambda: "cpu")
-    expected = out_and_gradients(lambda *qkv: attention.attention(*qkv, segment_ids_BT))
-    for ours, theirs in zip(found, expected, strict=True):
-        np.testing.assert_allclose(np.asarray(ours, np.float32), np.asarray(theirs, np.float32), atol=0.06, rtol=0.03)
+    monkeypatch.setattr(fused_attention_stablehlo, "dot_product_attention", _as_cudnn_packs)
 
 
 def _without_kernel(attend, *arrays, implementation, **options):
@@ -99,14 +85,87 @@ def _without_kernel(attend, *arrays, implementation, **options):
     return attend(*arrays, implementation="xla", **options)
 
 
+def _as_cudnn_packs(q, k, v, *, q_seqlen, kv_seqlen, q_offsets, kv_offsets, scale, mask_type):
+    """Causal attention in the parts of memory that lengths and offsets name; anything may lie behind them."""
+    assert mask_type == fused_attention_stablehlo.MaskType.PADDING_CAUSAL
+    places = fused_attention_stablehlo._fix_seqlen_offsets(q_seqlen, kv_seqlen, q_offsets, kv_offsets, q, k)
+    q_lengths, kv_lengths, q_starts, kv_starts = (x.reshape(-1) for x in places)
+
+    def of_memory(x, starts, lengths):
+        starts, place = starts // (x.shape[2] * x.shape[3]), jnp.arange(x.shape[0] * x.shape[1])
+        segment = jnp.searchsorted(starts, place, side="right") - 1
+        within = place - starts[segment]
+        is_one = within < lengths[jnp.minimum(segment, len(lengths) - 1)]
+        return _of_parts(is_one, x.reshape(-1, *x.shape[2:])), jnp.where(is_one, segment, -1), within
+
+    q_flat, q_segment, q_within = of_memory(q, q_starts, q_lengths)
+    (k_flat, segment, within), (v_flat, *_) = (of_memory(x, kv_starts, kv_lengths) for x in (k, v))
+    sees = (q_segment[:, None] == segment) & (q_within[:, None] >= within) & (segment >= 0)
+    scores = jnp.where(sees, jnp.einsum("tnh,snh->nts", q_flat, k_flat) * scale, -1e30)
+    out = jnp.einsum("nts,snh->tnh", jax.nn.softmax(scores), v_flat)
+    return jnp.where((q_segment >= 0)[:, None, None], out, jnp.nan).reshape(q.shape)
+
+
+@jax.custom_vjp
+def _of_parts(is_one, x):
+    return x
+
+
+def _of_parts_backward(is_one, dx):
+    return None, jnp.where(is_one[:, None, None], dx, jnp.nan)
+
+
+_of_parts.defvjp(lambda is_one, x: (x, is_one), _of_parts_backward)
+ONE, PACKED = [[[60]], [[80]]], [[[30], [50]], [[7], [1], [40], [32]]]
+SHARED = [[[14, 8, 6, 18]], [[5, 1, 2], [24, 12, 12], [9]]]
+
+
+@pytest.mark.parametrize("rows", [PACKED, SHARED])
+def test_the_packed_layout_has_each_segment_with_its_prefix_and_nothing_of_padding(rows, kernels_that_a_cpu_can_run):
+    ids, arrays = segments_of(*rows, tokens=80), inputs(tokens=80)
+    assert packed_attention.fits_packed_layout(*ids)
+    prefix_ids = ids[1] if rows is SHARED else None
+    found = out_and_gradients(
+        lambda *qkv: packed_attention.packed_attention(*qkv, ids[0], prefix_ids), ids[0], *map(jnp.asarray, arrays)
+    )
+    assert_equal(found, expected_of(*ids, *arrays))
+
+
+@pytest.mark.parametrize(
+    ("rows", "does_fit"),
+    [([[[1]] * 32], True), ([[[1]] * 33], False), ([[[16, *[1] * 16]]], True), ([[[17, *[1] * 17]]], False)],
+)
+def test_rows_of_many_segments_or_many_copies_do_not_fit(rows, does_fit):
+    """17 tokens and 17 copies of them, each with a token more: 323, where 4 × 80 is 320."""
+    assert packed_attention.fits_packed_layout(*segments_of(*rows, tokens=80)) == does_fit
+
+
+@pytest.mark.parametrize("rows", [ONE, PACKED, SHARED, [[[1]] * 33, [[80]]]])
+@pytest.mark.parametrize("is_hopper", [True, False])
+def test_every_way_equals_the_chunked_attention(monkeypatch, rows, is_hopper, kernels_that_a_cpu_can_run):
+    monkeypatch.setattr(fused_attention_stablehlo, "check_compute_capability", lambda _: is_hopper)
+    ids = segments_of(*rows, tokens=80)[: 1 + (rows is SHARED)]
+    q, k, v, weights = (x.astype(jnp.bfloat16) for x in inputs(tokens=80))
+
+    def found():
+        return jax.jit(
+            lambda: out_and_gradients(lambda *qkv: attention.attention(*qkv, *ids), ids[0], q, k, v, weights)
+        )()
+
+    on_gpu = found()
+    monkeypatch.setattr(attention, "platform", lambda: "cpu")
+    for ours, theirs in zip(on_gpu, found(), strict=True):
+        np.testing.assert_allclose(np.asarray(ours, np.float32), np.asarray(theirs, np.float32), atol=0.06, rtol=0.03)
+
+
 def test_under_a_mesh_each_device_runs_the_kernel_on_its_heads():
     with jax.set_mesh(make_mesh(MeshConfig(fsdp=2, tensor=2), jax.devices()[:4])):
-        assert kernels_of_a_step(MODEL) == (1, 1)
+        assert kernels_of_a_step(MODEL) == (1, 1, 2, 1)
 
 
 @pytest.mark.parametrize("update", [{"dtype": "float32"}, {"head_dim": 12}])
 def test_the_kernel_is_not_given_sizes_that_it_cannot_compute(update):
-    assert kernels_of_a_step(MODEL.model_copy(update=update)) == (0, 0)
+    assert kernels_of_a_step(MODEL.model_copy(update=update)) == (0, 0, 0, 0)
 
 
 @given(st.lists(st.lists(st.integers(0, 2), min_size=5, max_size=5), min_size=1, max_size=2))
