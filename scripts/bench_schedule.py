@@ -7,18 +7,23 @@ Decoders sample no model: lengths of messages and times of tools are drawn, a st
 (`tests/astra_jax/engine/clock.py`). Tools take 0.5 s in the middle, and up to 2 s. A command always draws the same.
 
 An episode of the pod has as many turns as the paper's trajectories have calls: lognormal, 4.42 on average, at most 5 in
-three of four (the paper: 72.2 %), and never more than 32. The pod runs twice: with two episodes for each row, so that
-another one takes the place of one that has ended, and, as `of_the_recipe`, with the episodes and rows of
-configs/paper_rl_14b.toml. That recipe starts as many groups as a step learns from, and has a row for each of their
-episodes. One JSON line:
+three of four (the paper: 72.2 %), and never more than 32. The pod runs three times: with two episodes for each row, so
+that another one takes the place of one that has ended; as `of_the_recipe` with the groups, rows and shards of
+configs/paper_rl_14b.toml; and as `of_one_batch` if that recipe started as many groups as a step learns from, with a row
+for each of their episodes. One JSON line:
 
     step_seconds              of all hosts: steps that sample, of 20 ms each; `read_seconds`: the reads in between
     scheduler_share_of_steps  CPU seconds of `Schedule`, reads included ÷ `step_seconds`
     scheduler_share_of_calls  the same ÷ steps and reads together
     process_share_of_steps    of the whole process: made-up tokens, episodes and event loop included
     rows_busy                 tokens sampled ÷ rows x steps, where a call has fewer rows if few episodes want one;
-                              `while_rows_can_be_full` before the last episodes run out
+                              `while_rows_can_be_full`: as long as there are more episodes than rows
     row_steps_that_sample     tokens sampled ÷ all rows x steps, at any number of rows in a call
+    row_steps_lost            the others, as shares of all rows x steps: to episodes that have `ended`, to `tools`, to
+                              tokens that were not `read` yet, and in calls, to messages that ended in them
+    bound                     `row_steps_that_sample` if tools, reads and other rows took no time, and the longest
+                              episode began first: it has a row to itself at the end
+    seconds_per_update        and `groups_per_update`, if half of all groups have reward variance (`BatchFiller`)
     longest_to_median_wait    of an episode, for rows and for steps that it had no part in, over all its messages
     pages                     of a host, and the fewest that were free
     wall_ratio                of the tools' mode: seconds with slow tools ÷ seconds with tools that take no time
@@ -30,9 +35,11 @@ import argparse
 import asyncio
 import json
 import math
+import random
 import statistics
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -44,10 +51,13 @@ sys.path.append(str(Path(__file__).parents[1]))  # tests/ is no installed packag
 
 from astra_jax.config import CONFIGS, load_config
 from astra_jax.engine.decoder import PagedDecoder
+from astra_jax.engine.device import Said
 from astra_jax.engine.interface import Sampling, Session
 from astra_jax.engine.schedule import Schedule
 from astra_jax.engine.shared_device import Proposal, SharedDevice
-from astra_jax.engine.sizes import Limits
+from astra_jax.engine.sizes import Limits, row_counts_for
+from astra_jax.engine.tracks import Sample
+from astra_jax.rl.batch_filling import BatchFiller, ScoredGroup
 from astra_jax.rl.config import RLConfig
 from tests.astra_jax.engine.clock import ClockDevice, Costs, Lognormal, run_on_clock
 
@@ -89,18 +99,21 @@ class Measured:
     """Seconds of each episode's messages beyond its own sampling steps."""
     scheduler_seconds: float = 0.0
     fewest_free: int = 10**9
-    rows_busy_until_first_end: float | None = None
-    """Sampled tokens over rows and steps, when the first episode had ended."""
+    while_full: Counter[str] = field(default_factory=Counter)
+    """Sampled tokens and row-steps while there are more episodes than rows."""
+    lost: Counter[str] = field(default_factory=Counter)
+    """Row-steps without a token, by their cause."""
+    longest: int = 0
+    """Tokens that the longest episode sampled."""
 
 
-def limits_for(hosts: int, episodes: int, rows: int, lengths: Lengths) -> Limits:
-    """Return pages for half of all episodes at full length; several hosts sample in one shape."""
-    row_counts = (rows, rows // 2, 4, 1)
+def limits_for(episodes: int, rows: int, lengths: Lengths) -> Limits:
+    """Return pages of a shard for half of all its episodes at full length, for one at least."""
     return Limits(
         max_tokens=lengths.most,
-        num_pages=episodes * -(-lengths.most // 32) // 2,
+        num_pages=max(2, episodes) * -(-lengths.most // 32) // 2,
         page_tokens=32,
-        row_counts=row_counts if hosts == 1 else row_counts[:1],
+        row_counts=row_counts_for(rows),
         sample_tokens=16,
         read_rows=8,
         first_read_rows=8,
@@ -128,7 +141,7 @@ def timed(schedule: Schedule, measured: Measured) -> None:
 
 async def episode(decoder: PagedDecoder, slot: int, lengths: Lengths, tools: bool, measured: Measured) -> None:
     """One message after another, each followed by its tools."""
-    session, waited = Session(0, slot), 0.0
+    session, waited, sampled = Session(0, slot), 0.0, 0
     group = slot // GROUP
     ids = [1 + group % 500] * round(lengths.prompt.draw(3, group))
     loop = asyncio.get_running_loop()
@@ -138,6 +151,7 @@ async def episode(decoder: PagedDecoder, slot: int, lengths: Lengths, tools: boo
             break
         start = loop.time()
         message = await decoder.generate(ids, Sampling(min(lengths.most_message, room)), session)
+        sampled += len(message.ids)
         waited += loop.time() - start - len(message.ids) * COSTS.seconds_per_step
         measured.fewest_free = min(measured.fewest_free, decoder.load.free_pages)
         seconds = min(TOOL_SECONDS.draw(1, slot, turn), MOST_TOOL_SECONDS) if tools else 0.0
@@ -145,8 +159,7 @@ async def episode(decoder: PagedDecoder, slot: int, lengths: Lengths, tools: boo
         ids = [*ids, *message.ids, *[2] * round(lengths.given.draw(2, slot, turn))]
     decoder.forget(session)
     measured.waits.append(waited)
-    if measured.rows_busy_until_first_end is None:
-        measured.rows_busy_until_first_end = decoder.load.sampled_tokens / decoder.load.row_steps
+    measured.longest = max(measured.longest, sampled)
 
 
 class _Meeting:
@@ -166,12 +179,34 @@ class _Meeting:
 class _ClockDeviceOfHost(ClockDevice):
     """A host's shards of a device that all hosts call together: a call takes as long as the longest of its parts."""
 
+    schedule: Schedule
+    measured: Measured
+
     def __init__(self, meeting: _Meeting, host: int, limits: Limits, **named: Any):
         super().__init__(limits, **named)
         self._meeting, self._host = meeting, host
 
     async def of_all_hosts(self, own: _T) -> list[_T]:
         return await self._meeting.of_all(self._host, own)
+
+    async def sample(self, sample: Sample) -> Said:
+        """Note why row-steps have no token."""
+        tracks, before = [*self.schedule.tracks.values()], self.num_steps
+        causes = {
+            "read": sum(track.sampling is not None and track.num_unread > 0 for track in tracks),
+            "tools": sum(track.sampling is None for track in tracks),
+        }
+        said = await super().sample(sample)
+        steps, rows = self.num_steps - before, self.num_shards * self._limits.row_counts[0]
+        sampled, empty = sum(len(row.ids) for row in said), rows - len(said)
+        if len(tracks) > rows:
+            self.measured.while_full.update(sampled=sampled, row_steps=steps * rows)
+        self.measured.lost["in_calls"] += steps * len(said) - sampled
+        for cause, num_waiting in causes.items():
+            self.measured.lost[cause] += steps * min(num_waiting, empty)
+            empty -= min(num_waiting, empty)
+        self.measured.lost["ended"] += steps * empty
+        return said
 
 
 def clock_devices_of_hosts(num_hosts: int, limits: Limits, **named: Any) -> list[SharedDevice]:
@@ -188,14 +223,19 @@ def clock_devices_of_hosts(num_hosts: int, limits: Limits, **named: Any) -> list
 
 
 async def run_hosts(
-    hosts: int, episodes: int, rows: int, lengths: Lengths, tools: bool, calls_away: int | None
+    hosts: int, episodes: int, rows: int, lengths: Lengths, tools: bool, calls_away: int | None, shards: int = 1
 ) -> dict[str, Any]:
-    """Run all episodes of all hosts, each with a decoder of its own, which make all calls together."""
-    limits, measured = limits_for(hosts, episodes, rows, lengths), Measured()
-    devices = clock_devices_of_hosts(hosts, limits, costs=COSTS, message_tokens=lengths.message, end_ids=(END_ID,))
+    """Run all episodes of all hosts, each with a decoder of its own, which make all calls together.
+
+    Episodes, rows and shards are those of a host.
+    """
+    limits, measured = limits_for(episodes // shards, rows // shards, lengths), Measured()
+    named: dict[str, Any] = {"message_tokens": lengths.message, "end_ids": (END_ID,), "num_shards": shards}
+    devices = clock_devices_of_hosts(hosts, limits, costs=COSTS, **named)
     decoders = [PagedDecoder(device, limits, end_ids=(END_ID,), calls_away=calls_away) for device in devices]
-    for decoder in decoders:
+    for device, decoder in zip(devices, decoders, strict=True):
         timed(decoder._schedule, measured)
+        device._device.schedule, device._device.measured = decoder._schedule, measured
 
     async def of_host(host: int) -> None:
         slots = range(host * episodes, (host + 1) * episodes)
@@ -220,7 +260,14 @@ async def run_hosts(
         "process_share_of_steps": round(process_seconds / step_seconds, 4),
         "rows_busy": round(sampled / row_steps, 3),
         "row_steps_that_sample": round(sampled / (step_seconds / COSTS.seconds_per_step) / rows, 3),
-        "rows_busy_while_rows_can_be_full": round(measured.rows_busy_until_first_end or 0.0, 3),
+        "row_steps_lost": {
+            cause: round(number * COSTS.seconds_per_step / step_seconds / rows, 3)
+            for cause, number in sorted(measured.lost.items())
+        },
+        "bound": round(min(1.0, sampled / hosts / rows / measured.longest), 3),
+        "rows_busy_while_rows_can_be_full": round(
+            measured.while_full["sampled"] / max(1, measured.while_full["row_steps"]), 3
+        ),
         "longest_to_median_wait": round(max(measured.waits) / statistics.median(measured.waits), 2),
         "median_wait_seconds": round(statistics.median(measured.waits), 1),
         "pages": limits.num_pages,
@@ -228,6 +275,22 @@ async def run_hosts(
         "episodes": hosts * episodes,
         "sampled_tokens": sampled,
         "read_tokens": read_tokens,
+    }
+
+
+def updates(recipe: RLConfig, groups: int, rollout_seconds: float, steps: int = 200) -> dict[str, float]:
+    """Return seconds and groups of an update if rollouts have so many groups, half of which have reward variance."""
+    filler: BatchFiller[int] = BatchFiller(recipe.groups_per_step, recipe.min_reward_std, recipe.max_staleness)
+    draws, num_rollouts = random.Random(0), 0
+    for step in range(steps):
+        filler.drop_stale(step)
+        while not filler.is_full:
+            filler.add(ScoredGroup(0, (0.0, float(draws.random() < 0.5)), step) for _ in range(groups))
+            num_rollouts += 1
+        filler.take_batch()
+    return {
+        "seconds_per_update": round(num_rollouts * rollout_seconds / steps, 1),
+        "groups_per_update": round(num_rollouts * groups / steps, 1),
     }
 
 
@@ -247,12 +310,16 @@ def main() -> None:
         drawn, hosts = lengths(TURNS, MOST_TURNS), 2
         found = run_on_clock(run_hosts(hosts, 512, args.rows or 256, drawn, True, args.calls_away))
         recipe = load_config(RLConfig, CONFIGS / "paper_rl_14b.toml")
-        episodes = recipe.groups_per_rollout * recipe.group_size // hosts
-        found["of_the_recipe"] = {
-            "groups_per_rollout": recipe.groups_per_rollout,
-            "groups_per_step": recipe.groups_per_step,
-            **run_on_clock(run_hosts(hosts, episodes, episodes, drawn, True, args.calls_away)),
-        }
+        assert recipe.rollout_mesh is not None
+        shards = recipe.rollout_mesh.data * recipe.rollout_mesh.fsdp // hosts
+        for name, groups, with_rows in (
+            ("of_the_recipe", recipe.groups_per_rollout, recipe.groups_with_rows),
+            ("of_one_batch", recipe.groups_per_step, recipe.groups_per_step),
+        ):
+            episodes, rows = (count * recipe.group_size // hosts for count in (groups, with_rows))
+            figures = run_on_clock(run_hosts(hosts, episodes, rows, drawn, True, args.calls_away, shards))
+            of_update = updates(recipe, groups, figures["wall_seconds"])
+            found[name] = {"groups_per_rollout": groups, "rows": rows, **figures, **of_update}
     else:
         drawn = lengths(Lognormal(4, 0.0), 4)
         with_tools, without = (

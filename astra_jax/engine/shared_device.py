@@ -3,9 +3,9 @@
 Each host schedules the shards that its own devices hold.
 
 A program runs on the devices of all hosts at once, so before each call the hosts agree on one. Each proposes the next
-call of its own schedule, in a few numbers; all gather the proposals and draw the same conclusion (`agreed`). Calls that
-sample have one shape alone, so each holds the rows of every host that wants to sample. A host whose proposal is not the
-next call takes part with rows of padding, and proposes again:
+call of its own schedule, in a few numbers; all gather the proposals and draw the same conclusion (`agreed`). A call
+that samples has as many rows and pages as the host with the most, so it holds the rows of every host that wants to
+sample. A host whose proposal is not the next call takes part with rows of padding, and proposes again:
 
     host 0   propose read ── read: own rows ── propose sample ── sample: own rows ── …
     host 1   propose sample ─ read: padding ── propose sample ── sample: own rows ── …
@@ -59,7 +59,7 @@ class Proposal(NamedTuple):
 
     kind: int
     rows: int = 0
-    """Rows per shard, at most; all calls that sample have the same number."""
+    """Rows per shard, at most."""
     tokens: int = 0
     """Tokens that a row reads, at most."""
     pages: int = 0
@@ -69,15 +69,15 @@ class Proposal(NamedTuple):
 
     def is_part_of(self, call: Proposal) -> bool:
         """Say whether a call has room for the rows of this proposal."""
-        return self[:3] == call[:3]
+        return self.kind == call.kind and (self.kind == Kind.SAMPLE or self[1:3] == call[1:3])
 
 
 def agreed(proposals: Sequence[Proposal]) -> Proposal:
     """Return the next call of all hosts: reading goes before sampling. It has room for every proposal of its kind.
 
-    >>> few, many = Proposal(Kind.SAMPLE, pages=3, leave_at=1), Proposal(Kind.SAMPLE, pages=2, leave_at=12)
+    >>> few, many = Proposal(Kind.SAMPLE, 2, pages=3, leave_at=1), Proposal(Kind.SAMPLE, 8, pages=2, leave_at=12)
     >>> agreed([few, many, Proposal(Kind.NOTHING)])
-    Proposal(kind=<Kind.SAMPLE: 4>, rows=0, tokens=0, pages=3, leave_at=13)
+    Proposal(kind=<Kind.SAMPLE: 4>, rows=8, tokens=0, pages=3, leave_at=13)
     >>> agreed([few, Proposal(Kind.DONE), Proposal(Kind.READ, 8, tokens=32)])[1:]
     (8, 32, 0, 0)
     """
@@ -85,7 +85,11 @@ def agreed(proposals: Sequence[Proposal]) -> Proposal:
     first = min(proposals)
     parts = [proposal for proposal in proposals if proposal.is_part_of(first)]
     # `leave_at` counts the rows of all hosts.
-    return first._replace(pages=max(part.pages for part in parts), leave_at=sum(part.leave_at for part in parts))
+    return first._replace(
+        rows=max(part.rows for part in parts),
+        pages=max(part.pages for part in parts),
+        leave_at=sum(part.leave_at for part in parts),
+    )
 
 
 def shared(device: Device) -> Device:
@@ -128,7 +132,7 @@ class SharedDevice:
         """Sample in some rows, as soon as all hosts agree; return as `Device.sample` does."""
         own = Proposal(Kind.SAMPLE, sample.most_rows, pages=sample.most_pages, leave_at=sample.leave_at)
         call = await self._its_turn(own)
-        sample = dataclasses.replace(sample, most_pages=call.pages, leave_at=call.leave_at)
+        sample = dataclasses.replace(sample, most_rows=call.rows, most_pages=call.pages, leave_at=call.leave_at)
         return await self._called(self._device.sample(sample))
 
     async def idle(self, until: asyncio.Event, *, holds_up: bool) -> None:

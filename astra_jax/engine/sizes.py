@@ -10,7 +10,7 @@ import math
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from astra_jax.mesh.placement import num_hosts, num_shards
+from astra_jax.mesh.placement import num_shards
 from astra_jax.model.sharding import TPU_LANES, platform
 
 # Sizes on any platform:
@@ -109,8 +109,13 @@ class RolloutSizes(Protocol):
     def kv_share(self) -> float: ...
 
 
-def decode_limits(config: RolloutSizes, num_groups: int, group_size: int) -> Limits:
-    """Return pages and rows for `num_groups` at once; with a `kv_share` of 1 all episodes may be of full length."""
+def decode_limits(
+    config: RolloutSizes, num_groups: int, group_size: int, groups_with_rows: int | None = None
+) -> Limits:
+    """Return pages for `num_groups` at once; with a `kv_share` of 1 all episodes may be of full length.
+
+    Rows are for the episodes of `groups_with_rows` at once, or of all; the others wait until one is free.
+    """
     shards = num_shards()
     groups = -(-num_groups // shards)
     max_tokens = config.max_prompt_tokens + config.max_response_tokens
@@ -119,17 +124,15 @@ def decode_limits(config: RolloutSizes, num_groups: int, group_size: int) -> Lim
     all_pages = groups * (prompt_pages + group_size * response_pages)
     most_read = min(-(-config.max_prompt_tokens // TPU_LANES) * TPU_LANES, _FIRST_READ_TOKENS)
     is_cpu = platform() == "cpu" and shards == 1
-    rows = groups * group_size
-    row_counts = _row_counts(min(rows, _ROWS_OF_CPU) if is_cpu else rows)
+    rows = min(groups, -(-(groups_with_rows or num_groups) // shards)) * group_size
     return Limits(
         max_tokens=max_tokens,
         # At least one sequence has room.
         num_pages=max(math.ceil(all_pages * config.kv_share), -(-max_tokens // _PAGE_TOKENS)),
         page_tokens=_PAGE_TOKENS,
-        # Several hosts sample in one number of rows: then each call holds the rows of all of them.
-        row_counts=row_counts if num_hosts() == 1 else row_counts[:1],
+        row_counts=row_counts_for(min(rows, _ROWS_OF_CPU) if is_cpu else rows),
         sample_tokens=_SAMPLE_TOKENS,
-        read_rows=min(_READ_ROWS_OF_CPU if is_cpu else _READ_ROWS, groups * group_size),
+        read_rows=min(_READ_ROWS_OF_CPU if is_cpu else _READ_ROWS, rows),
         read_tokens=config.read_tokens,
         first_read_rows=min(_READ_ROWS, groups),
         first_read_tokens=most_read,
@@ -140,10 +143,10 @@ def decode_limits(config: RolloutSizes, num_groups: int, group_size: int) -> Lim
     )
 
 
-def _row_counts(rows: int) -> tuple[int, ...]:
+def row_counts_for(rows: int) -> tuple[int, ...]:
     """Return the numbers of rows of a call: all rows, half of them, and fewer for the last episodes.
 
-    >>> _row_counts(256), _row_counts(10), _row_counts(1)
+    >>> row_counts_for(256), row_counts_for(10), row_counts_for(1)
     ((256, 128, 8, 2), (10, 8, 5, 2), (1,))
     """
     return tuple(sorted({rows, -(-rows // 2), *(last for last in _LAST_ROWS if last < rows)}, reverse=True))

@@ -161,9 +161,11 @@ class RolloutEngine:
         seed: int,
         policy_version: int = 0,
         room_for: int = 0,
+        groups_with_rows: int | None = None,
     ) -> list[Group]:
         """Return the groups that `run_at` returns for the temperature of the config."""
-        of_run = {"group_size": group_size, "seed": seed, "policy_version": policy_version, "room_for": room_for}
+        of_run: dict[str, Any] = {"group_size": group_size, "seed": seed, "policy_version": policy_version}
+        of_run |= {"room_for": room_for, "groups_with_rows": groups_with_rows}
         (groups,) = await self.run_at([self.config.temperature], params, starts, **of_run)
         return groups
 
@@ -177,11 +179,13 @@ class RolloutEngine:
         seed: int,
         policy_version: int = 0,
         room_for: int = 0,
+        groups_with_rows: int | None = None,
     ) -> list[list[Group]]:
         """Run `group_size` episodes in each environment to their end, at each temperature; return the groups of each.
 
         All are sampled side by side, so that an environment's prompt is computed once. Pages and rows are made for
-        `room_for` groups, if there are fewer: runs of different sizes then share the compiled programs.
+        `room_for` groups, if there are fewer: runs of different sizes then share the compiled programs. With
+        `groups_with_rows`, rows are for as many groups, and the other episodes wait until one is free.
 
         If there are several hosts, each calls this with the same starts, runs the episodes of its own shards with
         their tools, and returns those of all.
@@ -206,7 +210,10 @@ class RolloutEngine:
                 if is_own[place]:
                     pairs = zip(group, sessions, strict=True)
                     running += [(each, temperature, session) for each, session in pairs]
-        decoder = self._decoder(params, max(len(starts), room_for), len(temperatures) * group_size, policy_version)
+        num_groups = max(len(starts), room_for)
+        decoder = self._decoder(
+            params, num_groups, len(temperatures) * group_size, policy_version, groups_with_rows or num_groups
+        )
         failed = True
         try:
             await _unless_it_fails(decoder, all_or_none(self._run_episode(decoder, *each) for each in running))
@@ -225,9 +232,11 @@ class RolloutEngine:
         state, rolled_out = start.environment.state, {"seed": session.seed, "slot": session.slot, "limits": limits}
         return Episode(start.environment, start.tools, ledger, state, rolled_out=rolled_out)
 
-    def _decoder(self, params: Params, num_groups: int, group_size: int, policy_version: int) -> PagedDecoder:
-        """Make a decoder that samples `num_groups` at once."""
-        limits = decode_limits(self.config, num_groups, group_size)
+    def _decoder(
+        self, params: Params, num_groups: int, group_size: int, policy_version: int, groups_with_rows: int
+    ) -> PagedDecoder:
+        """Make a decoder with pages for `num_groups` at once."""
+        limits = decode_limits(self.config, num_groups, group_size, groups_with_rows)
         return PagedDecoder(
             shared(XLADevice(self.model_config, params, limits, end_ids=self._end_ids)),
             limits,

@@ -41,12 +41,12 @@ def rollout_steps(config: RLConfig, model: ModelConfig, mesh: Mesh, learner_mesh
     laid_out = jax.eval_shape(weights_for_decoding(model, mesh), learnt)
     params = with_shardings(laid_out, places_for_decoding(model, mesh))
 
-    def calls_for(num_groups: int, group_size: int) -> dict[str, AbstractStep]:
+    def calls_for(num_groups: int, group_size: int, groups_with_rows: int | None = None) -> dict[str, AbstractStep]:
         with jax.set_mesh(mesh):
-            limits = decode_limits(config.rollout, num_groups, group_size)
+            limits = decode_limits(config.rollout, num_groups, group_size, groups_with_rows)
         return _Calls(model, params, limits, mesh, left).steps()
 
-    steps = calls_for(config.groups_per_rollout, config.group_size)
+    steps = calls_for(config.groups_per_rollout, config.group_size, config.groups_with_rows)
     if config.held_out is not None:
         of_evaluation = calls_for(config.held_out.most_at_once, 1)
         steps |= {f"held_out_{name}": step for name, step in of_evaluation.items()}

@@ -88,7 +88,7 @@ class RLConfig(TrainingConfig):
     groups_per_step: int = Field(gt=0)
     """n: valid groups per update, fewer only after `max_rollouts_per_step` rollouts."""
     groups_per_rollout: int = Field(gt=0)
-    """Environments rolled out at once."""
+    """Environments rolled out at once. Rows are for those of a step, at least for a third; other episodes wait."""
     min_reward_std: float = Field(default=0.01, ge=0)
     """δ: groups whose rewards vary less are degenerate."""
     max_staleness: int = Field(default=1, ge=0)
@@ -143,6 +143,15 @@ class RLConfig(TrainingConfig):
                 f"expected episodes_per_row that divides group_size = {self.group_size}, found {self.episodes_per_row}"
             )
         return self
+
+    @property
+    def groups_with_rows(self) -> int:
+        """Groups whose episodes sample at once; the others take the rows of episodes that have ended.
+
+        A rollout lasts as long as its longest episode, and most rows would wait for it. With three times as many
+        episodes it is hardly longer (`scripts/bench_schedule.py pod`).
+        """
+        return max(self.groups_per_step, -(-self.groups_per_rollout // 3))
 
     @property
     def rows_per_update(self) -> int:

@@ -185,6 +185,7 @@ class Rollouts:
             seed=random.Random(f"{config.seed}/rollout/{filler.counts.submitted}").getrandbits(31),
             policy_version=step,
             room_for=config.groups_per_rollout,
+            groups_with_rows=config.groups_with_rows,
         )
         episodes = [episode for group in groups for episode in group]
         filling.errors += call_errors(episodes)

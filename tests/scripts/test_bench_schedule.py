@@ -23,7 +23,7 @@ def test_turns_are_drawn_as_the_papers_calls_are_spread() -> None:
 
 
 def test_the_pod_is_told_with_two_episodes_a_row_and_as_the_recipe_has_it(monkeypatch, capsys) -> None:
-    """The same command prints the same figures, but for the seconds of this machine's CPU."""
+    """The same command prints the same figures, but for the seconds of this machine's CPU; no row-step is uncounted."""
     printed, run = [], run_hosts
 
     def run_small(hosts: int, episodes: int, rows: int, *further):
@@ -36,15 +36,18 @@ def test_the_pod_is_told_with_two_episodes_a_row_and_as_the_recipe_has_it(monkey
         line = json.loads(capsys.readouterr().out)
         printed += [
             {name: value for name, value in figures.items() if not name.startswith(OF_THE_CLOCK)}
-            for figures in (line.pop("of_the_recipe"), line)
+            for figures in (line.pop("of_the_recipe"), line.pop("of_one_batch"), line)
         ]
-    assert printed[:2] == printed[2:]
-    recipe, pod = printed[:2]
-    assert (recipe["groups_per_rollout"], recipe["groups_per_step"]) == (32, 32)
-    assert (recipe["episodes"], pod["episodes"]) == (8, 32)
-    for figures in (recipe, pod):
-        assert 0 < figures["row_steps_that_sample"] <= figures["rows_busy"] <= 1
-    assert recipe["row_steps_that_sample"] < pod["row_steps_that_sample"]
+    assert printed[:3] == printed[3:]
+    recipe, one_batch, pod = printed[:3]
+    assert [figures["episodes"] for figures in (recipe, one_batch, pod)] == [24, 8, 32]
+    for figures in (recipe, one_batch, pod):
+        shares = [figures["row_steps_that_sample"], *figures["row_steps_lost"].values()]
+        assert sum(shares) == pytest.approx(1, abs=0.003)
+        assert 0 < shares[0] <= min(figures["bound"], figures["rows_busy"]) <= 1
+    assert one_batch["row_steps_that_sample"] < recipe["row_steps_that_sample"]
+    assert recipe["groups_per_update"] > one_batch["groups_per_update"]
+    assert recipe["seconds_per_update"] < one_batch["seconds_per_update"]
 
 
 def test_every_row_counts_at_every_step() -> None:

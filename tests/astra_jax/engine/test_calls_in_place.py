@@ -61,9 +61,12 @@ def test_a_turn_of_a_conversation_is_read_in_a_row_that_is_hardly_longer():
 
 def test_a_rollout_has_few_programs():
     """A long answer is read in several calls if these compute at most half as much as one would."""
-    limits = decode_limits(RolloutConfig(max_prompt_tokens=384, max_response_tokens=256, max_turns=5), 20, 8)
+    config = RolloutConfig(max_prompt_tokens=384, max_response_tokens=256, max_turns=5)
+    limits = decode_limits(config, 20, 8)
     short, long = (4, 32), (8, 384)
     assert [limits.read_shape(count, begins=False) for count in (80, 384, 385)] == [short, short, long]
     assert [limits.read_shape(count, begins=True) for count in (80, 192, 193)] == [(8, 192), (8, 192), long]
     assert limits.read_kinds() == [(True, 8, 192), (True, *long), (False, *short), (False, *long)]
     assert (limits.row_counts, limits.tables) == ((16, 8, 2), (16, 20))
+    few = decode_limits(config, 20, 8, groups_with_rows=1)
+    assert (few.row_counts, few.num_pages) == ((8, 4, 2), limits.num_pages)

@@ -17,10 +17,11 @@ from astra_jax.engine.interface import Generated, Sampling, Session
 from astra_jax.engine.shared_device import Kind, Proposal, SharedDevice, agreed
 from astra_jax.engine.tracks import Read, Sample
 from astra_jax.mesh.hosts import HostFailed, HostsEnd
+from tests.astra_jax.engine import test_conformance
 from tests.astra_jax.engine.clock import ClockDevice, Costs, Lognormal, run_on_clock
-from tests.astra_jax.engine.test_conformance import LIMITS
 
 NUM_HOSTS = 3
+LIMITS = dataclasses.replace(test_conformance.LIMITS, row_counts=(4, 2, 1))
 
 
 class PartOfDevice(ClockDevice):
@@ -143,6 +144,8 @@ def test_any_proposals_lead_all_hosts_to_the_same_call_of_the_first_kind():
         assert agreed(proposals) == agreed(proposals[::-1]) == min(proposals)
         both = [Proposal(kinds[0], pages=pages, leave_at=1) for pages in (3, 2)]
         assert agreed(both)[3:] == (3, 2), "a call has room for all of its kind"
+    assert agreed([Proposal(Kind.SAMPLE, 1, pages=2), Proposal(Kind.SAMPLE, 4, pages=1)])[1:4] == (4, 0, 2)
+    assert agreed([Proposal(Kind.READ, 4, 32), Proposal(Kind.READ, 1, 16)])[1:3] == (1, 16), "reads are not widened"
 
 
 def test_while_the_tools_of_a_host_take_long_the_others_go_on():

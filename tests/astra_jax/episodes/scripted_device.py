@@ -54,8 +54,8 @@ class OnTheClock(RolloutEngine):
 
     messages: Sequence[Sequence[int]]
 
-    def _decoder(self, params: Any, num_groups: int, group_size: int, policy_version: int) -> Any:
-        limits = decode_limits(self.config, num_groups, group_size)
+    def _decoder(self, params: Any, num_groups: int, group_size: int, policy_version: int, with_rows: int) -> Any:
+        limits = decode_limits(self.config, num_groups, group_size, with_rows)
         calls_away = 2 if self.config.reproducible else None
         self.num_pages = limits.num_pages
         return PagedDecoder(ScriptedDevice(self.messages), limits, end_ids=self._end_ids, calls_away=calls_away)

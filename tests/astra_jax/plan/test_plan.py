@@ -255,7 +255,7 @@ def test_a_step_whose_rows_share_prompts_needs_half_of_the_flops():
 def test_a_plan_counts_the_pages_and_rows_that_the_run_has(mesh, rollout_mesh_of, monkeypatch):
     overrides = (f"mesh={{{mesh}}}", f"rollout_mesh={{{rollout_mesh_of}}}")
     held_out = 'held_out={environments="none", every_steps=5, num_environments=6}'
-    config = load_run_config(PAPER_RL, (*overrides, held_out, "groups_per_rollout=5"))
+    config = load_run_config(PAPER_RL, (*overrides, held_out, "groups_per_rollout=5", "groups_per_step=3"))
     learner_mesh = training_mesh(config.mesh, jax.devices()[: 1 if mesh == "fsdp=1" else 8])
     decode_mesh = rollout_mesh(config.rollout_mesh, learner_mesh)
     monkeypatch.setattr(rollout_module, "XLADevice", lambda *_, **__: None)
@@ -267,11 +267,11 @@ def test_a_plan_counts_the_pages_and_rows_that_the_run_has(mesh, rollout_mesh_of
     model, (data, tensor) = config.model, (decode_mesh.shape[axis] for axis in ("data", "tensor"))
     key_bytes = model.num_kv_heads // tensor * model.head_dim * jnp.dtype(model.dtype).itemsize
     for step, *asked in (
-        (steps["decode"], config.groups_per_rollout, config.group_size),
-        (steps["held_out_decode"], 6, 1),
+        (steps["decode"], config.groups_per_rollout, config.group_size, 0, config.groups_with_rows),
+        (steps["held_out_decode"], 6, 1, 0, 6),
     ):
         with jax.set_mesh(decode_mesh):
-            limits = engine._decoder({}, *asked, 0)
+            limits = engine._decoder({}, *asked)
         assert (
             step.bytes_by_category["KV pool"]
             == 2 * model.num_layers * key_bytes * limits.page_tokens * limits.num_pages

@@ -38,10 +38,10 @@ class FakeEngine:
     def can_run(self, start):
         return start.environment.id not in self.refused
 
-    async def run(self, params, starts, *, group_size, seed, policy_version, room_for):
+    async def run(self, params, starts, *, group_size, seed, policy_version, room_for, groups_with_rows):
         self.starts += starts
         self.seeds.append(seed)
-        self.rooms.append(room_for)
+        self.rooms.append((room_for, groups_with_rows))
         return [
             [self._episode(start, i == group_size - 1, policy_version) for i in range(group_size)] for start in starts
         ]
@@ -143,7 +143,7 @@ async def test_a_group_that_has_waited_too_long_is_dropped_and_not_learnt_from(m
     assert bool(rolled_out) != is_used
     assert rollouts.filler.counts.stale == (0 if is_used else 2)
     assert filling_metrics(second, rollouts, step=1)["group_age_max"] == is_used
-    assert set(engine.rooms) == {NUM_ENVIRONMENTS}
+    assert set(engine.rooms) == {(NUM_ENVIRONMENTS, 2)}, "pages for all, rows for those of a step"
 
 
 async def test_a_run_that_resumes_goes_on_with_the_groups_that_wait_and_the_environments_that_follow(make):
