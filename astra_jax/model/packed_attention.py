@@ -7,22 +7,32 @@ If segments continue a prefix, each is given a copy of it, and cuDNN attends cau
 
 The copies cost attention as if nothing were shared; all other layers still compute a prefix once.
 
-Rows that do not fit take `chunked_attention`. None of this has run on a GPU: `scripts/bench_accelerator.py` prints how
-far a GPU's attention is from float32 before it measures anything.
+Rows that do not fit take `chunked_attention`. None of this has run on a GPU yet. So each process compares it with
+`chunked_attention` on two small rows before it uses it; if they differ, it says so and keeps to `chunked_attention`.
 
 Decided: docs/decisions/rl.md, “The prompt of a group is computed once for several episodes”.
 """
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Callable
+from functools import cache
 from typing import Final, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax._src.cudnn import fused_attention_stablehlo as fused  # `jax.nn` offers lengths of rows, but no offsets
+
+from astra_jax.model.chunked_attention import chunked_attention
+
+logger = logging.getLogger(__name__)
 
 _MOST_SEGMENTS: Final = 32
 """Segments of a row, at most: cuDNN keeps a log-sum-exp of all tokens for each of them."""
+_LARGEST_ERROR: Final = 0.03
+"""Largest difference from `chunked_attention` over the largest value; bfloat16 has about 0.01."""
 _MOST_COPIES: Final = 4
 """Tokens of a row with all copies of its prefixes, over the tokens of the row, at most."""
 
@@ -40,8 +50,44 @@ class Segments(NamedTuple):
 
 
 def has_packed_layout() -> bool:
-    """Whether the GPU has cuDNN's packed layout: Hopper has it, and later ones."""
-    return fused.check_compute_capability("9.0")
+    """Whether the GPU has cuDNN's packed layout, as Hopper and later ones have, and computes it right."""
+    return fused.check_compute_capability("9.0") and is_right_here()
+
+
+@cache
+def is_right_here() -> bool:
+    """Whether outputs and gradients are within 3 % of those of `chunked_attention`, on two small rows.
+
+    A wrong kernel would train a wrong model without a word.
+    """
+    rng = np.random.default_rng(0)
+    shapes = [(2, 256, 4, 64), (2, 256, 2, 64), (2, 256, 2, 64), (2, 256, 4, 64)]
+    ids_BT = np.repeat([[1, 1, 2, 3, 3, 3, 4, 0], [1, 2, 2, 2, 2, 3, 3, 3]], 32, axis=1).astype(np.int32)
+    with jax.ensure_compile_time_eval():
+        q, k, v, weights = (jnp.asarray(rng.standard_normal(shape), jnp.bfloat16) for shape in shapes)
+        ids, prefix_ids = jnp.asarray(ids_BT), jnp.minimum(ids_BT, 1)
+
+        def packed(q: jax.Array, k: jax.Array, v: jax.Array) -> jax.Array:
+            return packed_attention(q, k, v, ids, prefix_ids)
+
+        def plain(q: jax.Array, k: jax.Array, v: jax.Array) -> jax.Array:
+            out = chunked_attention(q, k, v, ids, prefix_ids, ids, jnp.arange(ids.shape[1]))
+            return jnp.where((ids > 0)[..., None, None], out, 0)
+
+        def out_and_gradients(attend: Callable[..., jax.Array]) -> list[np.ndarray]:
+            out, pull = jax.vjp(attend, q, k, v)
+            return [np.asarray(x, np.float32) for x in (out, *pull(weights))]
+
+        found, expected = out_and_gradients(packed), out_and_gradients(plain)
+    errors = [float(np.abs(f - e).max() / np.abs(e).max()) for f, e in zip(found, expected, strict=True)]
+    is_right = all(error <= _LARGEST_ERROR for error in errors)  # NaN is not
+    if not is_right:
+        logger.warning(
+            "cuDNN's packed attention is wrong on this GPU (errors of out, dq, dk, dv: %s): packed rows take "
+            "chunked attention",
+            ", ".join(f"{error:.3f}" for error in errors),
+        )
+    return is_right
 
 
 def segments_of(segment_ids_BT: jax.Array, prefix_ids_BT: jax.Array, most: int = _MOST_SEGMENTS) -> Segments:

@@ -27,11 +27,14 @@ MODEL = ModelConfig(
     dtype="bfloat16",
 )
 
+IS_RIGHT_HERE = packed_attention.is_right_here
+
 
 @pytest.fixture(autouse=True)
 def a_gpu_that_is_not_there(monkeypatch):
     monkeypatch.setattr(fused_attention_stablehlo, "check_cudnn_version", lambda: 91_000)
     monkeypatch.setattr(fused_attention_stablehlo, "check_compute_capability", lambda _: True)
+    monkeypatch.setattr(packed_attention, "is_right_here", lambda: True)
     for module in (attention, chunked_attention):
         monkeypatch.setattr(module, "platform", lambda: "gpu")
 
@@ -156,6 +159,21 @@ def test_every_way_equals_the_chunked_attention(monkeypatch, rows, is_hopper, ke
     monkeypatch.setattr(attention, "platform", lambda: "cpu")
     for ours, theirs in zip(on_gpu, found(), strict=True):
         np.testing.assert_allclose(np.asarray(ours, np.float32), np.asarray(theirs, np.float32), atol=0.06, rtol=0.03)
+
+
+@pytest.mark.parametrize("off", [1, 1.1, float("nan")])
+def test_a_kernel_that_computes_something_else_is_not_used(monkeypatch, caplog, off, kernels_that_a_cpu_can_run):
+    """Asked in the middle of a traced program, as `attention` asks it."""
+    scaled = functools.partial(_scaled, off)
+    monkeypatch.setattr(fused_attention_stablehlo, "dot_product_attention", scaled)
+    asked = []
+    jax.jit(lambda: asked.append(IS_RIGHT_HERE.__wrapped__()) or jnp.zeros(()))()
+    assert asked == [off == 1]
+    assert ("is wrong on this GPU" in caplog.text) == (off != 1)
+
+
+def _scaled(by, q, k, v, **options):
+    return _as_cudnn_packs(q, k, v * by, **options)
 
 
 def test_under_a_mesh_each_device_runs_the_kernel_on_its_heads():
