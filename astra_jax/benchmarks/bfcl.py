@@ -1,4 +1,4 @@
-"""BFCL's multi-turn categories, by the official package: cases are asked turn by turn.
+"""BFCL by the official package: its multi-turn categories, whose cases are asked turn by turn, and single-turn ones.
 
 BFCL passes over every case that has a line in its results, so that a run goes on by itself; the lines of lost answers
 are removed before.
@@ -7,13 +7,14 @@ are removed before.
 from __future__ import annotations
 
 import json
+import random
 from collections import Counter
 from collections.abc import Container, Iterable, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Any, Final, Literal, get_args
 
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import BaseModel, Field, ValidationError, model_validator
 
 from astra_jax.benchmarks.benchmark import Benchmark, BenchmarkConfig, cases_of_each
 from astra_jax.benchmarks.harness_process import AGENT_PORT, relay_url, run_harness
@@ -24,9 +25,18 @@ from astra_jax.errors import first_fault
 from astra_jax.evaluate.endpoint import Endpoint
 from synthesis.run.destination import write_whole
 
-Category = Literal["base", "miss_func", "miss_param", "long_context"]
-CATEGORIES: Final[tuple[Category, ...]] = get_args(Category)
-CASES_PER_CATEGORY: Final = 200
+MultiTurn = Literal["base", "miss_func", "miss_param", "long_context"]
+SingleTurn = Literal["simple_python", "multiple", "parallel", "irrelevance"]
+Category = MultiTurn | SingleTurn
+CATEGORIES: Final[tuple[MultiTurn, ...]] = get_args(MultiTurn)
+CASES: Final[Mapping[str, int]] = {
+    **dict.fromkeys(CATEGORIES, 200),
+    "simple_python": 400,
+    "multiple": 200,
+    "parallel": 200,
+    "irrelevance": 240,
+}
+"""Number of cases that a category has."""
 _MODEL: Final = "openbmb/MiniCPM-SALA-FC"
 """An entry of BFCL's table of models whose handler asks OpenAI's chats with tools."""
 _MOST_STEPS: Final = 20
@@ -39,13 +49,27 @@ class BFCLConfig(BenchmarkConfig):
     """Config of `astra evaluate bfcl`."""
 
     categories: tuple[Category, ...] = Field(default=CATEGORIES, min_length=1)
-    """Categories to run."""
+    """Categories to run: multi-turn ones, or `simple_python`, `multiple`, `parallel` and `irrelevance`."""
+    subset: dict[Category, int] = Field(default={})
+    """Number of cases of a category, drawn by the seed; without an entry all of them."""
+    mend_format: bool = False
+    """Whether JSON of a call in an answer's text, bare or in a fence, is taken for a call: a base model knows no
+    `<tool_call>`."""
     max_tokens: int | None = Field(default=None, ge=1)
     """Tokens of one answer; BFCL asks for no limit, and the server's default is all that fits."""
 
+    @model_validator(mode="after")
+    def _check(self) -> BFCLConfig:
+        if 0 < sum(each in CATEGORIES for each in self.categories) < len(self.categories):
+            raise ValueError("categories are multi-turn or single-turn; run the others with another `out`")
+        for category, cases in self.subset.items():
+            if category not in self.categories or not 0 < cases <= CASES[category]:
+                raise ValueError(f"subset.{category} expected a category of the run and 1 to {CASES[category]} cases")
+        return self
+
 
 class BFCL(Benchmark):
-    """BFCL's multi-turn categories."""
+    """BFCL's multi-turn categories, or its single-turn ones."""
 
     name = "bfcl"
     config_type = BFCLConfig
@@ -53,15 +77,17 @@ class BFCL(Benchmark):
     config: BFCLConfig
 
     def choose(self, limit: int | None) -> None:
-        """Choose the first cases of each category."""
-        of_each = cases_of_each(limit, self.config.categories, "categories", CASES_PER_CATEGORY)
-        self.cases = {
-            f"multi_turn_{category}": [f"multi_turn_{category}_{case}" for case in range(of_each)]
-            for category in self.config.categories
-        }
+        """Choose the first cases of each category, or of its subset."""
+        config = self.config
+        drawn = {each: _cases(each, config.subset.get(each), config.seed) for each in config.categories}
+        self.cases = {_full_name(category): ids for category, ids in drawn.items()}
+        if limit is not None:
+            of_each = cases_of_each(limit, config.categories, "categories", min(map(len, drawn.values())))
+            self.cases = {name: ids[:of_each] for name, ids in self.cases.items()}
         """Ids of each category's cases, in the form of BFCL's file of ids."""
-        self.num_cases = of_each * len(self.cases)
-        self.of_cases = CASES_PER_CATEGORY * len(CATEGORIES)
+        self.num_cases = sum(map(len, self.cases.values()))
+        is_multi_turn = config.categories[0] in CATEGORIES
+        self.of_cases = sum(cases for category, cases in CASES.items() if (category in CATEGORIES) == is_multi_turn)
         self.made_with = {"samples": self.num_cases}
 
     async def run(self, endpoint: Endpoint, raw: Path) -> None:
@@ -72,7 +98,9 @@ class BFCL(Benchmark):
         relay = Relay(
             endpoint,
             settings={"top_p": config.top_p, "top_k": config.top_k, "max_tokens": config.max_tokens},
-            tool_names=_tool_names(self.environment.packages()),
+            # Calls of single-turn cases are compared, and never run as Python.
+            tool_names=_tool_names(self.environment.packages()) if config.categories[0] in CATEGORIES else None,
+            mends_format=config.mend_format,
             log=raw / "requests.jsonl",
         )
         variables = {"OPENAI_BASE_URL": relay_url(AGENT_PORT), "OPENAI_API_KEY": "none", "BFCL_PROJECT_ROOT": str(raw)}
@@ -109,6 +137,19 @@ class _Result(BaseModel):
     input_token_count: list[list[int]] = []
     output_token_count: list[list[int]] = []
     latency: list[list[float]] = []
+
+
+def _full_name(category: str) -> str:
+    """Return BFCL's name of a category."""
+    return f"multi_turn_{category}" if category in CATEGORIES else category
+
+
+def _cases(category: str, count: int | None, seed: int) -> list[str]:
+    """Return the ids of a category's cases, in their order: all, or `count` that the seed draws."""
+    drawn = random.Random(f"{category}/{seed}").sample(
+        range(CASES[category]), CASES[category] if count is None else count
+    )
+    return [f"{_full_name(category)}_{case}" for case in sorted(drawn)]
 
 
 def category_of(case_id: str) -> str:
@@ -151,7 +192,7 @@ def read_samples(results: Path, scores: Path, cut: Container[tuple[int, int]], a
     for path in sorted(results.rglob("*_result.json")):
         for number, line in enumerate(whole_lines(path), 1):
             try:
-                result = _Result.model_validate(line)
+                result = _Result.model_validate(_in_turns(line))
             except ValidationError as error:
                 raise BenchmarkFailed(
                     f"line {number} of {path} is not a result of BFCL: {first_fault(error)}"
@@ -166,11 +207,18 @@ def read_samples(results: Path, scores: Path, cut: Container[tuple[int, int]], a
     return samples
 
 
+def _in_turns(line: dict[str, Any]) -> dict[str, Any]:
+    """Give a line of a single-turn case the form of the others: one turn with one step."""
+    if not isinstance(line.get("input_token_count"), int):
+        return line
+    return line | {name: [[line[name]]] for name in ("result", "input_token_count", "output_token_count", "latency")}
+
+
 def _read_scores(scores: Path, counts: Mapping[str, int]) -> dict[str, str]:
     """Return the reason of each failed case; the header of each file must count the cases that were run."""
     wrong: dict[str, str] = {}
     for category, count in counts.items():
-        paths = sorted(scores.rglob(f"*_multi_turn_{category}_score.json"))
+        paths = sorted(scores.rglob(f"BFCL_v4_{_full_name(category)}_score.json"))
         if len(paths) != 1:
             raise BenchmarkFailed(f"{len(paths)} files of scores of {category} lie below {scores} instead of one")
         header, *failed = whole_lines(paths[0]) or [{}]
@@ -181,7 +229,7 @@ def _read_scores(scores: Path, counts: Mapping[str, int]) -> dict[str, str]:
             )
         for line in failed:
             error = line.get("error")
-            found = error.get("error_type", error) if isinstance(error, dict) else error
+            found = error.get("error_type", error) if isinstance(error, dict) else line.get("error_type", error)
             wrong[str(line["id"])] = str(found)[:200]
     return wrong
 

@@ -8,6 +8,7 @@ scores as 0 may have been lost on the way, or cut off. So it talks to the relay,
     answer to a floor, and changes nothing else in its request
     waits if the endpoint says 429, and tries again if the endpoint or the connection fails
     renames calls of tools that do not exist, if the harness would run text of the model as Python
+    takes JSON of a call in an answer's text for a call, if it is told to
 
 Decided: docs/decisions/benchmarks.md, “A harness talks to a relay”.
 """
@@ -92,6 +93,8 @@ class Relay:
     """The only names that a call may have; None if the harness looks names up and runs no text."""
     empty_as: str | None = None
     """Text in place of an answer without a word and without a call, at which a harness would end its run."""
+    mends_format: bool = False
+    """Whether JSON of calls in the text of an answer without calls becomes calls."""
 
     @contextlib.asynccontextmanager
     async def listening(self, where: socket.socket) -> AsyncIterator[None]:
@@ -149,6 +152,10 @@ class Relay:
         """Make a reply safe for the harness; return its line of the log."""
         choice, usage = reply["choices"][0], reply["usage"]
         message = choice["message"]
+        if self.mends_format and not message.get("tool_calls"):
+            calls = enumerate(calls_in_text(message.get("content") or ""))
+            mended = [{"id": f"mended-{place}", "type": "function", "function": call} for place, call in calls]
+            message["tool_calls"] = mended or None
         renamed = sum(self._renamed(call["function"]) for call in message.get("tool_calls") or ())
         is_empty = not (message.get("content") or "").strip() and not message.get("tool_calls")
         if is_empty and self.empty_as is not None:
@@ -176,6 +183,24 @@ class Relay:
             named = {name if name.isidentifier() else _NO_ARGUMENT: value for name, value in arguments.items()}
             function["arguments"], is_renamed = json.dumps(named, ensure_ascii=False), 1
         return is_renamed
+
+
+def calls_in_text(text: str) -> list[dict[str, str]]:
+    r"""Return the calls whose JSON a text has, bare or in a fence, with the text of their arguments.
+
+    >>> calls_in_text('Sure: ```json\n{"name": "f", "arguments": {"a": 1}}\n``` or {"b": 2}')
+    [{'name': 'f', 'arguments': '{"a": 1}'}]
+    """
+    reader, found, start = json.JSONDecoder(), [], text.find("{")
+    while start >= 0:
+        value, end = None, start + 1
+        with contextlib.suppress(ValueError, RecursionError):
+            value, end = reader.raw_decode(text, start)
+        match value:
+            case {"name": str(name), "arguments": dict(arguments)}:
+                found.append({"name": name, "arguments": json.dumps(arguments, ensure_ascii=False)})
+        start = text.find("{", end)
+    return found
 
 
 def _given(fields: Mapping[str, Any]) -> dict[str, Any]:
