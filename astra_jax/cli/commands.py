@@ -191,6 +191,11 @@ def _add_evaluate(commands: Commands) -> None:
     environments.add_argument("--baseline", choices=["lexical"], help=text)
     environments.set_defaults(compiles=True)
     add_sandbox(environments)
+    text = evaluate.add_parser("text", help="loss per token on a public text, which shows what training has cost")
+    text.add_argument("policy", type=Path, metavar="POLICY", help="a policy folder")
+    text.add_argument("--file", type=Path, metavar="FILE", help="a text; default: the documentation of this Python")
+    text.add_argument("--windows", type=whole_number(1), default=16, metavar="N", help="windows of 512 tokens to read")
+    text.set_defaults(run="episodes:evaluate_text", compiles=True)
     add_benchmarks(evaluate)
 
 

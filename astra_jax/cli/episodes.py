@@ -1,10 +1,11 @@
-"""`astra evaluate environments` and `astra replay`: a policy speaks, anew or as it has spoken."""
+"""`astra evaluate environments`, `astra evaluate text` and `astra replay`: a policy speaks, anew or as it has spoken."""
 
 from __future__ import annotations
 
 import argparse
 import asyncio
 import json
+import platform
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -27,6 +28,7 @@ from astra_jax.evaluate.environments import (
 )
 from astra_jax.evaluate.replay import Replay, replay
 from astra_jax.evaluate.slices import evaluated
+from astra_jax.evaluate.text_loss import public_text, text_loss, windows_of
 from astra_jax.training.run_record import EVALUATION
 from sandbox.client import AsyncSandboxClient
 from synthesis.record_io import RecordSource, require_records
@@ -75,6 +77,18 @@ def evaluate(options: argparse.Namespace) -> None:
     write_evaluation(record, figures, by_environment, lines)
     shown = {name: value for name, value in figures.items() if name != "slices"}
     print(json.dumps(figures) if options.json else f"evaluate: {shown} -> {config.out}/figures.json")
+
+
+def evaluate_text(options: argparse.Namespace) -> None:
+    """Print the loss of a policy on a text."""
+    text = public_text() if options.file is None else options.file.read_text(encoding="utf-8")
+    policy = load_policy(options.policy)
+    windows = windows_of(text, policy.tokenizer, count=options.windows)
+    losses = text_loss(policy, windows)
+    named = str(options.file or f"the documentation of Python {platform.python_version()}")
+    loss, tokens = sum(losses) / len(losses), windows.size - len(windows)
+    found: JsonObject = {"loss": round(loss, 4), "tokens": tokens, "text": named, "windows": list(losses)}
+    print(json.dumps(found) if options.json else f"text: loss {loss:.4f} a token over {tokens:,} tokens of {named}")
 
 
 def replay_log(options: argparse.Namespace) -> int | None:
