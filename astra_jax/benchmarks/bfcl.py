@@ -25,12 +25,12 @@ from astra_jax.errors import first_fault
 from astra_jax.evaluate.endpoint import Endpoint
 from synthesis.run.destination import write_whole
 
-MultiTurn = Literal["base", "miss_func", "miss_param", "long_context"]
-SingleTurn = Literal["simple_python", "multiple", "parallel", "irrelevance"]
-Category = MultiTurn | SingleTurn
-CATEGORIES: Final[tuple[MultiTurn, ...]] = get_args(MultiTurn)
+MultiTurnCategory = Literal["base", "miss_func", "miss_param", "long_context"]
+SingleTurnCategory = Literal["simple_python", "multiple", "parallel", "irrelevance"]
+Category = MultiTurnCategory | SingleTurnCategory
+MULTI_TURN: Final[tuple[Category, ...]] = get_args(MultiTurnCategory)
 CASES: Final[Mapping[str, int]] = {
-    **dict.fromkeys(CATEGORIES, 200),
+    **dict.fromkeys(MULTI_TURN, 200),
     "simple_python": 400,
     "multiple": 200,
     "parallel": 200,
@@ -48,7 +48,7 @@ _LOST: Final = "Error during inference"
 class BFCLConfig(BenchmarkConfig):
     """Config of `astra evaluate bfcl`."""
 
-    categories: tuple[Category, ...] = Field(default=CATEGORIES, min_length=1)
+    categories: tuple[Category, ...] = Field(default=MULTI_TURN, min_length=1)
     """Categories to run: multi-turn ones, or `simple_python`, `multiple`, `parallel` and `irrelevance`."""
     subset: dict[Category, int] = Field(default={})
     """Number of cases of a category, drawn by the seed; without an entry all of them."""
@@ -60,7 +60,7 @@ class BFCLConfig(BenchmarkConfig):
 
     @model_validator(mode="after")
     def _check(self) -> BFCLConfig:
-        if 0 < sum(each in CATEGORIES for each in self.categories) < len(self.categories):
+        if 0 < sum(each in MULTI_TURN for each in self.categories) < len(self.categories):
             raise ValueError("categories are multi-turn or single-turn; run the others with another `out`")
         for category, cases in self.subset.items():
             if category not in self.categories or not 0 < cases <= CASES[category]:
@@ -86,8 +86,8 @@ class BFCL(Benchmark):
             self.cases = {name: ids[:of_each] for name, ids in self.cases.items()}
         """Ids of each category's cases, in the form of BFCL's file of ids."""
         self.num_cases = sum(map(len, self.cases.values()))
-        is_multi_turn = config.categories[0] in CATEGORIES
-        self.of_cases = sum(cases for category, cases in CASES.items() if (category in CATEGORIES) == is_multi_turn)
+        is_multi_turn = config.categories[0] in MULTI_TURN
+        self.of_cases = sum(cases for category, cases in CASES.items() if (category in MULTI_TURN) == is_multi_turn)
         self.made_with = {"samples": self.num_cases}
 
     async def run(self, endpoint: Endpoint, raw: Path) -> None:
@@ -99,7 +99,7 @@ class BFCL(Benchmark):
             endpoint,
             settings={"top_p": config.top_p, "top_k": config.top_k, "max_tokens": config.max_tokens},
             # Calls of single-turn cases are compared, and never run as Python.
-            tool_names=_tool_names(self.environment.packages()) if config.categories[0] in CATEGORIES else None,
+            tool_names=_tool_names(self.environment.packages()) if config.categories[0] in MULTI_TURN else None,
             mends_format=config.mend_format,
             log=raw / "requests.jsonl",
         )
@@ -141,7 +141,7 @@ class _Result(BaseModel):
 
 def _full_name(category: str) -> str:
     """Return BFCL's name of a category."""
-    return f"multi_turn_{category}" if category in CATEGORIES else category
+    return f"multi_turn_{category}" if category in MULTI_TURN else category
 
 
 def _cases(category: str, count: int | None, seed: int) -> list[str]:

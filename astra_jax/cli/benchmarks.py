@@ -16,7 +16,10 @@ if TYPE_CHECKING:
     from astra_jax.benchmarks.results import BenchmarkResults
 
 _COMMANDS = {
-    "bfcl": ("BFCL's multi-turn categories, by the official package", "cases in total, split evenly by category"),
+    "bfcl": (
+        "BFCL's multi-turn or single-turn categories, by the official package",
+        "cases in total, split evenly by category",
+    ),
     "tau2": ("τ²-bench's retail and telecom, by the official code", "tasks in total, split evenly by domain"),
     "acebench": ("ACEBench's agent split, by the official code", "cases in total, split evenly by category"),
     "aime": ("AIME problems from your own files, each sampled many times", "run the first N problems of each year"),

@@ -195,6 +195,7 @@ def _add_evaluate(commands: Commands) -> None:
     text.add_argument("policy", type=Path, metavar="POLICY", help="a policy folder")
     text.add_argument("--file", type=Path, metavar="FILE", help="a text; default: the documentation of this Python")
     text.add_argument("--windows", type=whole_number(1), default=16, metavar="N", help="windows of 512 tokens to read")
+    text.add_argument("--json", action="store_true", help="the loss of each window as well, on one line")
     text.set_defaults(run="episodes:evaluate_text", compiles=True)
     add_benchmarks(evaluate)
 

@@ -1,4 +1,4 @@
-"""`astra evaluate environments`, `astra evaluate text` and `astra replay`: a policy speaks, anew or as it has spoken."""
+"""`astra evaluate environments | text` and `astra replay`: a policy speaks, anew or as it has spoken, or reads."""
 
 from __future__ import annotations
 

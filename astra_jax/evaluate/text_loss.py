@@ -36,7 +36,9 @@ def windows_of(text: str, tokenizer: Tokenizer, *, count: int) -> np.ndarray:
     count = min(count, (len(ids) - 1) // WINDOW_TOKENS)
     if count < 1:
         raise TextTooShort(f"a text of {len(ids)} tokens is shorter than {WINDOW_TOKENS + 1}; name a longer one")
-    return np.stack([ids[start : start + WINDOW_TOKENS + 1] for start in range(0, count * WINDOW_TOKENS, WINDOW_TOKENS)])
+    return np.stack(
+        [ids[start : start + WINDOW_TOKENS + 1] for start in range(0, count * WINDOW_TOKENS, WINDOW_TOKENS)]
+    )
 
 
 def text_loss(policy: Policy, windows: np.ndarray) -> list[float]:

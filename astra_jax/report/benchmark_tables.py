@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from astra_jax.benchmarks.bfcl import MULTI_TURN
 from astra_jax.benchmarks.harnesses import HARNESSES
 from astra_jax.benchmarks.results import FAILURES, BenchmarkResults, Figure
 from astra_jax.benchmarks.scores import tasks_by_category
@@ -14,6 +15,7 @@ from astra_jax.report.tables import MISSING, Cell, Row, Table
 
 TITLES: dict[Benchmark, str] = {
     "bfcl": "BFCL, multi-turn",
+    "bfcl_single_turn": "BFCL, single-turn, which the paper does not report",
     "tau2": "τ²-bench",
     "acebench": "ACEBench, agent",
     "aime": "AIME, mean of 32, top-k 20",
@@ -88,6 +90,8 @@ def not_comparable(results: BenchmarkResults) -> list[str]:
 def _benchmark_of(results: BenchmarkResults) -> Benchmark:
     if results.run.benchmark == "aime" and results.run.sampling.get("top_k") == -1:
         return "aime_no_top_k"
+    if results.run.benchmark == "bfcl" and not {*MULTI_TURN} & results.summary.by_category.keys():
+        return "bfcl_single_turn"
     return results.run.benchmark
 
 

@@ -10,7 +10,7 @@ from pydantic import TypeAdapter
 
 from astra_jax.config import Frozen
 
-Benchmark = Literal["bfcl", "tau2", "acebench", "aime", "aime_no_top_k"]
+Benchmark = Literal["bfcl", "bfcl_single_turn", "tau2", "acebench", "aime", "aime_no_top_k"]
 ALL: Final = "all"
 """The column of the unweighted mean."""
 

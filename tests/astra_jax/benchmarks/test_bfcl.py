@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from astra_jax.benchmarks.bfcl import read_samples
+from astra_jax.benchmarks.bfcl import BFCL, BFCLConfig, read_samples
 from astra_jax.benchmarks.results import BenchmarkFailed
+from astra_jax.config import ConfigError, parse_config
 
 
 def write(path: Path, *lines) -> None:
@@ -59,3 +60,40 @@ def test_a_case_without_a_result_or_without_its_verdict_is_refused(tmp_path):
             write(score / "BFCL_v4_multi_turn_base_score.json", header)
         with pytest.raises(BenchmarkFailed, match=message):
             read_samples(result, score, set(), [f"multi_turn_base_{asked}"])
+
+
+def test_a_single_turn_case_is_one_turn_with_one_step(tmp_path):
+    counted = {"input_token_count": 9, "output_token_count": 4, "latency": 0.5}
+    write(
+        tmp_path / "result" / "BFCL_v4_multiple_result.json",
+        {"id": "multiple_3", "result": [{"a": "{}"}, {"b": "{}"}], **counted},
+        {"id": "multiple_5", "result": "No tool fits.", **counted},
+        {"id": "multiple_7", "result": "Error during inference: gone"},
+    )
+    wrong = {"valid": False, "error": ["..."], "error_type": "ast_decoder:decoder_failed"}
+    write(
+        tmp_path / "score" / "BFCL_v4_multiple_score.json",
+        {"correct_count": 1, "total_count": 3},
+        *({"id": f"multiple_{case}", **wrong} for case in (5, 7)),
+    )
+    write(tmp_path / "score" / "BFCL_v4_parallel_multiple_score.json", {})  # another category
+    asked = ["multiple_3", "multiple_5", "multiple_7"]
+    right, text, lost = read_samples(tmp_path / "result", tmp_path / "score", set(), asked)
+    assert (right.passed, right.turns, right.steps, right.tool_calls, right.prompt_tokens) == (True, 1, 1, 2, 9)
+    assert (text.failure, text.detail, text.category) == ("wrong", "ast_decoder:decoder_failed", "multiple")
+    assert lost.failure == "transport"
+
+
+def test_a_subset_is_drawn_by_the_seed_and_kinds_of_categories_are_not_mixed():
+    def cases(limit=None, **keys):
+        return BFCL(parse_config(BFCLConfig, {"out": "o", **keys}), limit).cases
+
+    some = {"categories": ["simple_python", "irrelevance"], "subset": {"simple_python": 3}}
+    drawn = cases(**some)
+    assert (len(drawn["simple_python"]), len(drawn["irrelevance"])) == (3, 240)
+    assert drawn == cases(**some) != cases(**some, seed=1)
+    assert cases(4, **some) == {name: ids[:2] for name, ids in drawn.items()}
+    assert cases(4)["multi_turn_base"] == ["multi_turn_base_0"]
+    for bad in ({"categories": ["base", "multiple"]}, {"subset": {"multiple": 1}}, {"subset": {"base": 201}}):
+        with pytest.raises(ConfigError):
+            cases(**bad)

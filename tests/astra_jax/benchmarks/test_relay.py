@@ -89,6 +89,25 @@ async def test_a_call_that_no_tool_has_reaches_no_harness_that_would_run_it(tmp_
         assert (function["name"], function["arguments"]) == called
 
 
+@pytest.mark.parametrize(
+    ("text", "called"),
+    [
+        ('```json\n[{"name": "f", "arguments": {"a": 1}}, {"name": "g", "arguments": {}}]\n```', ["f", "g"]),
+        ('I call {"name": "f", "arguments": {"name": "g", "arguments": {}}}.', ["f"]),  # the inner one is an argument
+        ('{"name": "f", "arguments": "text"} {"name": 1, "arguments": {}} {"name": "f", "arguments": {', []),
+        ("{" * 100_000, []),
+        (None, []),
+    ],
+)
+async def test_json_of_calls_in_a_text_becomes_calls_if_asked_for(tmp_path, text, called):
+    with scripted_endpoint(lambda body: reply(text)) as endpoint:
+        for mends_format in (True, False):
+            async with relay_to(endpoint.url, tmp_path, mends_format=mends_format) as relay:
+                message = (await ask(relay)).json()["choices"][0]["message"]
+            names = [call["function"]["name"] for call in message.get("tool_calls") or ()]
+            assert names == (called if mends_format else [])
+
+
 @pytest.mark.parametrize("num_failures", [3, 4])
 async def test_a_lost_connection_408_and_5xx_are_tried_four_times_in_all(tmp_path, monkeypatch, num_failures):
     monkeypatch.setattr(relay_module, "_PAUSES", (0.0, 0.0, 0.0))
