@@ -86,7 +86,7 @@ def test_a_single_turn_case_is_one_turn_with_one_step(tmp_path):
 
 def test_a_subset_is_drawn_by_the_seed_and_kinds_of_categories_are_not_mixed():
     def cases(limit=None, **keys):
-        return BFCL(parse_config(BFCLConfig, {"out": "o", **keys}), limit).cases
+        return BFCL(parse_config(BFCLConfig, {"out": "o", **keys}, where="c"), limit).cases
 
     some = {"categories": ["simple_python", "irrelevance"], "subset": {"simple_python": 3}}
     drawn = cases(**some)
