@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from pydoc_data.topics import topics
-from typing import Final
+from typing import Any, Final
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from astra_jax.chat.tokenizer import Tokenizer
@@ -43,10 +44,10 @@ def windows_of(text: str, tokenizer: Tokenizer, *, count: int) -> np.ndarray:
 
 def text_loss(policy: Policy, windows: np.ndarray) -> list[float]:
     """Return the mean of −log p over the tokens of each window, in nats; a window begins without context."""
-    positions_BT, segments_BT = np.arange(WINDOW_TOKENS)[None], np.ones((1, WINDOW_TOKENS), np.int32)
+    positions_BT, segments_BT = jnp.arange(WINDOW_TOKENS)[None], jnp.ones((1, WINDOW_TOKENS), jnp.int32)
 
     @jax.jit
-    def loss(params: jax.Array, tokens_BT: jax.Array) -> jax.Array:
+    def loss(params: dict[str, Any], tokens_BT: jax.Array) -> jax.Array:
         model = bind(policy.model_config, params)
         hidden_BTD = model(tokens_BT[:, :-1], positions_BT, segments_BT)
         return -token_logprobs(hidden_BTD, model.output_embedding, tokens_BT[:, 1:]).mean()
