@@ -1,7 +1,8 @@
 """Public benchmarks: their official harnesses, each in an environment of its own.
 
 benchmark             The protocol of a benchmark, and `evaluate_benchmark`, which runs all of them.
-bfcl                  BFCL's multi-turn categories, by the official package: cases are asked turn by turn.
+bfcl                  BFCL by the official package: its multi-turn categories, whose cases are asked turn by turn, and
+                      single-turn ones.
 tau2                  τ²-bench's retail and telecom, by the official code, v0.2.0: a model plays the user.
 acebench              ACEBench's agent split, by the official code: an agent that writes its calls as text.
 aime                  AIME: problems that the user brings, sampled many times over and scored by the last `\\boxed{}`.

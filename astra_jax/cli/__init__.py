@@ -12,5 +12,6 @@ serve          `astra serve`: the command line of the server.
 synthesize     `astra synthesize tools|trajectories|environments`: training data.
 training       `astra sft` and `astra rl`: the two training stages.
 commands       Every subcommand of `astra`: its options, their help, and the function that runs it.
-episodes       `astra evaluate environments` and `astra replay`: a policy speaks, anew or as it has spoken.
+episodes       `astra evaluate environments | text` and `astra replay`: a policy speaks, anew or as it has spoken, or
+               reads.
 """

@@ -12,4 +12,6 @@ astra_rows    Rows of ASTRA's published RL data, read as environments that attac
 attacks       Policies that must not succeed in an environment, as pure functions of what they have seen so far.
 certify       How a certificate is made: all attacks, and the gold policy, act in each environment of a set.
 tool_style    Blind classifiers of tools: is a tool an environment's own, or a distractor? They see no question.
+text_loss     The loss of a policy on a public text: the cost of training on tool calls for the language that it knew
+              before.
 """

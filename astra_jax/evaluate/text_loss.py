@@ -11,15 +11,11 @@ import numpy as np
 
 from astra_jax.chat.tokenizer import Tokenizer
 from astra_jax.checkpoints.policy import Policy
-from astra_jax.errors import AstraError
+from astra_jax.errors import UsageError
 from astra_jax.model.logprobs import token_logprobs
 from astra_jax.model.qwen3 import bind
 
 WINDOW_TOKENS: Final = 512
-
-
-class TextTooShort(AstraError):
-    """A text has less than one window; the message names the number of its tokens."""
 
 
 def public_text() -> str:
@@ -31,12 +27,12 @@ def windows_of(text: str, tokenizer: Tokenizer, *, count: int) -> np.ndarray:
     """Return the first `count` windows of a text, int32 [windows, `WINDOW_TOKENS` + 1]; neighbours share a token.
 
     Raises:
-        TextTooShort: the text has not one window.
+        UsageError: the text has not one window.
     """
     ids = np.asarray(tokenizer.encode(text[: 16 * WINDOW_TOKENS * (count + 1)]), np.int32)
     count = min(count, (len(ids) - 1) // WINDOW_TOKENS)
     if count < 1:
-        raise TextTooShort(f"a text of {len(ids)} tokens is shorter than {WINDOW_TOKENS + 1}; name a longer one")
+        raise UsageError(f"a text of {len(ids)} tokens is shorter than {WINDOW_TOKENS + 1}; name a longer one")
     return np.stack(
         [ids[start : start + WINDOW_TOKENS + 1] for start in range(0, count * WINDOW_TOKENS, WINDOW_TOKENS)]
     )

@@ -33,5 +33,5 @@ def test_the_command_reads_a_file_or_says_that_it_is_too_short(untrained, tmp_pa
     assert main([*command, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["tokens"] == WINDOW_TOKENS
     (tmp_path / "text.txt").write_text("A ship.")
-    assert main(command) == 1
+    assert main(command) == 2
     assert "is shorter than 513" in capsys.readouterr().err
