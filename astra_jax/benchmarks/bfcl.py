@@ -80,10 +80,8 @@ class BFCL(Benchmark):
         """Choose the first cases of each category, or of its subset."""
         config = self.config
         drawn = {each: _cases(each, config.subset.get(each), config.seed) for each in config.categories}
-        self.cases = {_full_name(category): ids for category, ids in drawn.items()}
-        if limit is not None:
-            of_each = cases_of_each(limit, config.categories, "categories", min(map(len, drawn.values())))
-            self.cases = {name: ids[:of_each] for name, ids in self.cases.items()}
+        most = cases_of_each(limit, config.categories, "categories", min(map(len, drawn.values()))) if limit else None
+        self.cases = {_full_name(category): ids[:most] for category, ids in drawn.items()}
         """Ids of each category's cases, in the form of BFCL's file of ids."""
         self.num_cases = sum(map(len, self.cases.values()))
         is_multi_turn = config.categories[0] in MULTI_TURN
