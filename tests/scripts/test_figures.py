@@ -41,7 +41,7 @@ def test_the_documents_have_the_tables() -> None:
 
 def test_a_promise_that_is_not_kept_is_told() -> None:
     assert all(kept for _, kept in figures.promises(a_summary()))
-    slow = a_summary(seconds={"total": 721.0})
-    assert [promise for promise, kept in figures.promises(slow) if not kept] == ["quickstart in 12 minutes: 12.0"]
+    slow = a_summary(seconds={"total": 601.0})
+    assert [promise for promise, kept in figures.promises(slow) if not kept] == ["quickstart in 10 minutes: 10.0"]
     unlike = a_summary(export={"max_abs_logit_difference": None, "bit_equal": False})
     assert len([promise for promise, kept in figures.promises(unlike) if not kept]) == 2
