@@ -75,8 +75,11 @@ def is_right_here() -> bool:
             return jnp.where((ids > 0)[..., None, None], out, 0)
 
         def out_and_gradients(attend: Callable[..., jax.Array]) -> list[np.ndarray]:
-            out, pull = jax.vjp(attend, q, k, v)
-            return [np.asarray(x, np.float32) for x in (out, *pull(weights))]
+            def computed(q: jax.Array, k: jax.Array, v: jax.Array) -> tuple[jax.Array, ...]:
+                out, pull = jax.vjp(attend, q, k, v)
+                return out, *pull(weights)
+
+            return [np.asarray(x, np.float32) for x in jax.jit(computed)(q, k, v)]
 
         found, expected = out_and_gradients(packed), out_and_gradients(plain)
     errors = [float(np.abs(f - e).max() / np.abs(e).max()) for f, e in zip(found, expected, strict=True)]
