@@ -209,7 +209,8 @@ def _in_turns(line: dict[str, Any]) -> dict[str, Any]:
     """Give a line of a single-turn case the form of the others: one turn with one step."""
     if not isinstance(line.get("input_token_count"), int):
         return line
-    return line | {name: [[line[name]]] for name in ("result", "input_token_count", "output_token_count", "latency")}
+    of_turns = ("result", "input_token_count", "output_token_count", "latency")
+    return line | {name: [[line[name]]] for name in of_turns if name in line}
 
 
 def _read_scores(scores: Path, counts: Mapping[str, int]) -> dict[str, str]:

@@ -163,12 +163,20 @@ def test_every_way_equals_the_chunked_attention(monkeypatch, rows, is_hopper, ke
 
 @pytest.mark.parametrize("off", [1, 1.1, float("nan")])
 def test_a_kernel_that_computes_something_else_is_not_used(monkeypatch, caplog, off, kernels_that_a_cpu_can_run):
-    """Asked in the middle of a traced program, as `attention` asks it."""
-    scaled = functools.partial(_scaled, off)
-    monkeypatch.setattr(fused_attention_stablehlo, "dot_product_attention", scaled)
+    """Asked in the middle of a step over a mesh, as `attention` asks it."""
     asked = []
-    jax.jit(lambda: asked.append(IS_RIGHT_HERE.__wrapped__()) or jnp.zeros(()))()
-    assert asked == [off == 1]
+
+    def ask():
+        asked.append(IS_RIGHT_HERE.__wrapped__())
+        return asked[-1]
+
+    monkeypatch.setattr(packed_attention, "is_right_here", ask)
+    monkeypatch.setattr(fused_attention_stablehlo, "dot_product_attention", functools.partial(_scaled, off))
+    ids = segments_of(*PACKED, tokens=80)[0]
+    q, k, v, _ = (jnp.asarray(x, jnp.bfloat16) for x in inputs(tokens=80))
+    with jax.set_mesh(make_mesh(MeshConfig(fsdp=2, tensor=2), jax.devices()[:4])):
+        jax.jit(jax.grad(lambda q: attention.attention(q, k, v, ids).astype(jnp.float32).sum())).trace(q)
+    assert set(asked) == {off == 1}
     assert ("is wrong on this GPU" in caplog.text) == (off != 1)
 
 
