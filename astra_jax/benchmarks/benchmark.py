@@ -222,8 +222,10 @@ async def work_through(items: Iterable[Item], work: Callable[[Item], Awaitable[N
         async with asyncio.TaskGroup() as group:
             for item in items:
                 group.create_task(work_on(item))
-    except* BenchmarkFailed as failed:
-        raise failed.exceptions[0] from None
+    except ExceptionGroup as failed:
+        if isinstance(first := failed.exceptions[0], BenchmarkFailed):
+            raise first from None
+        raise
 
 
 def request_log(raw: Path, who: str) -> Path:

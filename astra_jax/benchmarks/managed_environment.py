@@ -16,6 +16,7 @@ import importlib.metadata
 import io
 import json
 import os
+import platform
 import shlex
 import shutil
 import subprocess
@@ -161,6 +162,10 @@ def _make(harness: Harness, folder: Path, source: Path | None, commit: str | Non
 
 def _take_files(harness: Harness, source: Path, commit: str, environment: ManagedEnvironment) -> None:
     """Copy the files of a checkout's commit, without other files such as keys; write the program that runs them."""
+    if not hasattr(tarfile, "data_filter"):
+        raise HarnessMissing(
+            f"Python {platform.python_version()} cannot unpack {harness.source} safely; take Python 3.11.4 or later"
+        )
     try:
         with tarfile.open(fileobj=io.BytesIO(_git(source, "archive", "--format=tar", commit))) as files:
             files.extractall(environment.folder / "source", filter="data")

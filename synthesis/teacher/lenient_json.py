@@ -26,8 +26,8 @@ _MAX_STARTS: Final = 200
 _TOKEN: Final = re.compile(
     r"""\s*+(?:
         (?P<mark>[][{}:,])
-        | "(?P<double>(?:[^"\\]|\\.)*+)"
-        | '(?P<single>(?:[^'\\]|\\.)*+)'
+        | "(?P<double>(?>(?:[^"\\]|\\.)*))"
+        | '(?P<single>(?>(?:[^'\\]|\\.)*))'
         | (?P<number>-?(?:0|[1-9]\d*+)(?:\.\d++)?(?:[eE][+-]?\d++)?(?![\w.]))
         | (?P<word>true|false|null|True|False|None)(?![A-Za-z])
     )""",

@@ -246,6 +246,7 @@ async def spied_on(tmp_path: Path, capfd, arguments: list[str], harness: str, *c
     return printed
 
 
+@pytest.mark.skipif(not hasattr(tarfile, "data_filter"), reason="Python before 3.11.4 unpacks no checkout")
 async def test_a_checkout_brings_the_files_of_its_tag_and_its_code_sees_no_canary(
     tmp_path, spy, capfd, wheels, monkeypatch
 ):
