@@ -7,6 +7,7 @@ import re
 import sqlite3
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from functools import partial
 from typing import Any, Final
 
@@ -271,9 +272,9 @@ def write_state_conditions(request: WriteStateConditions, seed: int) -> StateCon
         changes[source] -= amount
         changes[target] += amount
     if request.database:
-        database = sqlite3.connect(":memory:")
-        database.executescript(request.state["sql"])
-        funds = dict(database.execute(_HELD))
+        with closing(sqlite3.connect(":memory:")) as database:
+            database.executescript(request.state["sql"])
+            funds = dict(database.execute(_HELD))
         ends = {
             _HELD: [[name, amount + changes[name]] for name, amount in sorted(funds.items())],
             _MOVED: sorted(moves),

@@ -8,7 +8,7 @@ and so are functions whose values do not repeat. Python code can lift this; then
 
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
+from contextlib import closing, contextmanager, suppress
 from typing import Any
 
 _READS = "FUNCTION READ RECURSIVE SELECT"
@@ -19,13 +19,14 @@ _DO_NOT_REPEAT = (
 )
 
 
-def _opened(sql: str) -> sqlite3.Connection:
-    connection = sqlite3.connect(":memory:", isolation_level=None)
-    for name in _DO_NOT_REPEAT.split():
-        connection.create_function(name, -1, _refuse)
-    _allow(connection, _ALL)
-    connection.executescript(sql)
-    return connection
+@contextmanager
+def _opened(sql: str) -> Iterator[sqlite3.Connection]:
+    with closing(sqlite3.connect(":memory:", isolation_level=None)) as connection:
+        for name in _DO_NOT_REPEAT.split():
+            connection.create_function(name, -1, _refuse)
+        _allow(connection, _ALL)
+        connection.executescript(sql)
+        yield connection
 
 
 def _refuse(*_: object) -> None:
@@ -44,16 +45,16 @@ def _statements(connection: sqlite3.Connection) -> list[str]:
 
 
 def _rows(sql: str, queries: Iterable[str]) -> dict[str, list[list[Any]]]:
-    connection = _opened(sql)
-    _allow(connection, _READS)
-    return {query: [list(row) for row in connection.execute(query)] for query in queries}
+    with _opened(sql) as connection:
+        _allow(connection, _READS)
+        return {query: [list(row) for row in connection.execute(query)] for query in queries}
 
 
 def _on_database(tool: Callable[..., Any]) -> Callable[..., Any]:
     def called(*, state: dict[str, Any], **arguments: Any) -> Any:
-        connection = _opened(state["sql"])
-        value = tool(**arguments, state=connection)
-        state["sql"] = "\n".join(_statements(connection))
+        with _opened(state["sql"]) as connection:
+            value = tool(**arguments, state=connection)
+            state["sql"] = "\n".join(_statements(connection))
         state["queries"] = _rows(state["sql"], state["queries"])  # apart from the tool's own connection
         return value
 
@@ -67,13 +68,15 @@ def examined(state: dict[str, Any]) -> dict[str, Any]:
         ValueError: the order of a query's rows depends on the order in which rows were written; or a table takes none
             of the rows that are added to try the queries.
     """
-    queries, statements = state["queries"], _statements(_opened(state["sql"]))
+    with _opened(state["sql"]) as connection:
+        queries, statements = state["queries"], _statements(connection)
     sql = "\n".join(statements)
     backwards = sorted(statements[-2:0:-1], key=lambda each: not each.startswith("CREATE TABLE"))
     rows = _rows(sql, queries)
     if rows != _rows("\n".join(backwards), queries):
         raise ValueError("a query has no ORDER BY that tells the order of all its rows")
-    tampered, changes = [], list(_changes(_opened(sql)))
+    with _opened(sql) as connection:
+        tampered, changes = [], list(_changes(connection))
     untried = {change.partition(" VALUES ")[0] for change in changes if change.startswith("INSERT")}
     for change in changes:
         with suppress(sqlite3.IntegrityError):  # a change that the tables do not take
