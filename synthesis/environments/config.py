@@ -124,6 +124,8 @@ class EnvironmentsConfig(BaseModel):
                 f"disjoint_from is empty; name the directories whose {self.unseen} are not to occur, or leave "
                 f'unseen = "{self.unseen}" out'
             )
+        if without := sorted(self.scenarios.keys() - self.lookups.keys()):
+            raise ValueError(f"[lookups] has no numbers of tool calls for {', '.join(without)}; add them")
         if (total := sum(self.demonstrations.values())) > 1:
             raise ValueError(f"expected shares of demonstrations that sum to at most 1, found {total:g}")
         if self.difficulty == "hard" and self.unseen != "worlds":

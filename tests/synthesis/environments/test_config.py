@@ -24,6 +24,7 @@ from tests.synthesis.environments.made import tiny_config
         ({"quality_threshold": 1.1}, "less than or equal to 1"),
         ({"quality_threshold": -0.1}, "greater than or equal to 0"),
         ({"quality_threshold": {"value": 0.9}}, "valid number"),
+        ({"lookups": {"single_hop": {1: 1.0}}}, "no numbers of tool calls for multi_hop, parallel"),
         ({"unseen": "tools"}, "disjoint_from is empty; name the directories whose tools are not to occur"),
         ({"demonstrations": {"recovers": 0.6, "gives_up": 0.5}}, "sum to at most 1, found 1.1"),
         (
