@@ -37,18 +37,30 @@ def plain(tmp_path_factory, sandbox_url):
     return synthesised(tmp_path_factory.mktemp("with endings"), sandbox_url, count=14, **ENDINGS)
 
 
+@pytest.fixture(scope="module")
+def few(hard, tmp_path_factory, sandbox_url):
+    directory = tmp_path_factory.mktemp("few") / "hard"
+    write_records(directory, list(RecordSource(hard, Environment))[:4], kind="environment")
+    assert main(["records", "attack", str(directory), "--sandbox", sandbox_url]) == 0
+    return directory
+
+
 @pytest.fixture
-def attacked(hard, tmp_path):
-    shutil.copytree(hard, tmp_path / "hard")
-    return tmp_path / "hard", json.loads((hard / "certificate.json").read_text())
+def attacked(few, tmp_path):
+    shutil.copytree(few, tmp_path / "hard")
+    return tmp_path / "hard", json.loads((few / "certificate.json").read_text())
 
 
-def test_a_hard_set_is_attacked_verified_exported_and_shown(attacked, sandbox_url, tmp_path, capsys):
-    directory, certificate = attacked
+def test_no_attack_solves_a_hard_set(hard):
+    certificate = json.loads((hard / "certificate.json").read_text())
     assert certificate["gold_f1"] == 1
     assert certificate["canary_leaks"] == 0
     assert certificate["best_attack_f1"] == max(each["f1"] for each in certificate["attacks"].values()) <= 0.2
     assert certificate["attacks"]["lexical"]["f1"] <= 0.05
+
+
+def test_a_hard_set_is_attacked_verified_exported_and_shown(attacked, sandbox_url, tmp_path, capsys):
+    directory, certificate = attacked
     assert "difficulty hard" in describe(directory).table()
     assert {"f1", "low", "high"} <= certificate["attacks"]["told_names"].keys()
     assert certificate["gap"] == pytest.approx(1 - certificate["best_attack_f1"])
@@ -57,7 +69,7 @@ def test_a_hard_set_is_attacked_verified_exported_and_shown(attacked, sandbox_ur
     assert "Told names" in page
     assert not re.search(r"https?://|<script", page)
     assert main(["records", "verify", str(directory), "--sandbox", sandbox_url]) == 0
-    assert capsys.readouterr().out.splitlines()[-1] == "verified 12/12"
+    assert capsys.readouterr().out.splitlines()[-1] == "verified 4/4"
     assert main(["records", "export", str(directory), "--format", "trl", "--out", str(tmp_path / "rows")]) == 0
     assert json.loads((tmp_path / "rows" / "certificate.json").read_text()) == certificate
     assert "| told_names |" in (tmp_path / "rows" / "README.md").read_text()
@@ -65,7 +77,7 @@ def test_a_hard_set_is_attacked_verified_exported_and_shown(attacked, sandbox_ur
     assert re.search(r"best attack \w+ F1 .*; gold F1 1, gap 0\.\d\d; training refuses", verdict)
 
 
-def test_a_changed_certificate_does_not_hold(attacked, hard, sandbox_url, monkeypatch, capsys):
+def test_a_changed_certificate_does_not_hold(attacked, few, sandbox_url, monkeypatch, capsys):
     directory, certificate = attacked
     file = directory / "certificate.json"
     for attack in certificate["attacks"].values():
@@ -78,7 +90,7 @@ def test_a_changed_certificate_does_not_hold(attacked, hard, sandbox_url, monkey
     assert main(["records", "verify", str(directory), "--sandbox", sandbox_url]) == 1
     (said,) = re.findall("^certificate.json: (.*)", capsys.readouterr().err, re.MULTILINE)
     assert "f1: 0.0 before" in said
-    found, environments = read_certificate(hard), list(RecordSource(hard, Environment))
+    found, environments = read_certificate(few), list(RecordSource(few, Environment))
     of_other_code = found.model_copy(update={"attack_code": "0f"})
     fault = asyncio.run(certify.certificate_fault(of_other_code, environments, None))
     assert "other attacks than this version's" in fault
