@@ -12,6 +12,7 @@ from astra_jax.model.qwen3 import init_params
 from astra_jax.testing import tiny_model_config, tiny_tokenizer
 from sandbox.local import local_sandbox
 from tests.astra_jax.taught import taught_policy
+from tests.synthesis.environments.in_this_process import here  # noqa: F401
 
 
 @pytest.fixture(scope="session")

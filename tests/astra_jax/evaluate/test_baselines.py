@@ -25,14 +25,14 @@ ALL_BANDS = CONFIG.model_copy(update={"irrelevant_per_band": {"high": 1, "medium
 
 def synthesised(folder, url, **changes):
     config = load_config(EnvironmentsConfig, CONFIGS / "tiny_environments.toml")
-    config = config.model_copy(update={"count": 12, "out": folder / "environments", **changes})
+    config = config.model_copy(update={"count": 12, "demonstrations": {}, "out": folder / "environments", **changes})
     asyncio.run(synthesize_environments(config, ProceduralTeacher(), url))
     return config.out
 
 
 @pytest.fixture(scope="module")
-def records(tmp_path_factory, sandbox_url):
-    return synthesised(tmp_path_factory.mktemp("plain"), sandbox_url)
+def records(tmp_path_factory, here):
+    return synthesised(tmp_path_factory.mktemp("plain"), here)
 
 
 def test_an_environment_with_nothing_to_solve_is_left_out_and_counted():

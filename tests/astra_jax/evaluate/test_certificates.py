@@ -14,6 +14,7 @@ from astra_jax.config import ConfigError
 from astra_jax.evaluate import certify
 from astra_jax.recipes.data_sets import describe
 from astra_jax.rl.config import open_rl_run
+from astra_jax.testing import InProcessSandbox
 from astra_jax.training import certified
 from astra_jax.training.certified import require_certified
 from synthesis.record_io import RecordDirectoryError, RecordSource, read_certificate, write_records
@@ -26,21 +27,19 @@ ENDINGS = {"varieties": {"plain": 0.4, "stateful": 0.2, "withheld_tool": 0.2, "m
 
 
 @pytest.fixture(scope="module")
-def hard(tmp_path_factory, sandbox_url):
-    directory = synthesised(tmp_path_factory.mktemp("hard"), sandbox_url, **HARD)
-    assert main(["records", "attack", str(directory), "--sandbox", sandbox_url]) == 0
-    return directory
+def hard(tmp_path_factory, here):
+    return list(RecordSource(synthesised(tmp_path_factory.mktemp("hard"), here, **HARD), Environment))
 
 
 @pytest.fixture(scope="module")
-def plain(tmp_path_factory, sandbox_url):
-    return synthesised(tmp_path_factory.mktemp("with endings"), sandbox_url, count=14, **ENDINGS)
+def plain(tmp_path_factory, here):
+    return synthesised(tmp_path_factory.mktemp("with endings"), here, count=14, **ENDINGS)
 
 
 @pytest.fixture(scope="module")
 def few(hard, tmp_path_factory, sandbox_url):
     directory = tmp_path_factory.mktemp("few") / "hard"
-    write_records(directory, list(RecordSource(hard, Environment))[:4], kind="environment")
+    write_records(directory, hard[:4], kind="environment")
     assert main(["records", "attack", str(directory), "--sandbox", sandbox_url]) == 0
     return directory
 
@@ -52,15 +51,15 @@ def attacked(few, tmp_path):
 
 
 def test_no_attack_solves_a_hard_set(hard):
-    certificate = json.loads((hard / "certificate.json").read_text())
-    assert certificate["gold_f1"] == 1
-    assert certificate["canary_leaks"] == 0
-    assert certificate["best_attack_f1"] == max(each["f1"] for each in certificate["attacks"].values()) <= 0.2
-    assert certificate["attacks"]["lexical"]["f1"] <= 0.05
+    found = asyncio.run(certify.certify(hard, InProcessSandbox(), digest=""))
+    assert (found.gold_f1, found.canary_leaks) == (1, 0)
+    assert found.best_attack_f1 == max(each.f1 for each in found.attacks.values()) <= 0.2
+    assert found.attacks["lexical"].f1 <= 0.05
 
 
 def test_a_hard_set_is_attacked_verified_exported_and_shown(attacked, sandbox_url, tmp_path, capsys):
     directory, certificate = attacked
+    assert certificate["canary_leaks"] == 0
     assert "difficulty hard" in describe(directory).table()
     assert {"f1", "low", "high"} <= certificate["attacks"]["told_names"].keys()
     assert certificate["gap"] == pytest.approx(1 - certificate["best_attack_f1"])
@@ -116,16 +115,16 @@ def test_a_changed_certificate_does_not_hold(attacked, few, sandbox_url, monkeyp
         lambda found: {"canary_leaks": 1},
     ],
 )
-def test_a_certificate_that_is_not_whole_or_at_fault_is_refused(monkeypatch, hard, changes):
-    found = read_certificate(hard)
+def test_a_certificate_that_is_not_whole_or_at_fault_is_refused(monkeypatch, few, changes):
+    found = read_certificate(few)
     monkeypatch.setattr(certified, "read_certificate", lambda _: found.model_copy(update=changes(found)))
     with pytest.raises(ConfigError, match=r"all attacks on all of it|source of a tool in 1 episodes|must have F1 1"):
-        require_certified(hard, 1.0)
+        require_certified(few, 1.0)
 
 
-def test_the_destination_is_checked_before_an_attack_runs(hard, tmp_path, capsys):
+def test_the_destination_is_checked_before_an_attack_runs(few, tmp_path, capsys):
     (tmp_path / "certificate.json").write_text("{}")
-    assert main(["records", "attack", str(hard), "--out", str(tmp_path), "--sandbox", "http://127.0.0.1:9"]) == 2
+    assert main(["records", "attack", str(few), "--out", str(tmp_path), "--sandbox", "http://127.0.0.1:9"]) == 2
     assert "not an earlier certificate" in capsys.readouterr().err
 
 
@@ -151,10 +150,10 @@ def test_a_run_refuses_environments_before_it_begins(tmp_path, untrained):
     open_rl_run(config.model_copy(update={"max_attack_f1": None}))
 
 
-def test_a_plain_set_is_solved_by_words_and_refused_for_training(plain, hard, capsys):
+def test_a_plain_set_is_solved_by_words_and_refused_for_training(plain, few, capsys):
     with pytest.raises(ConfigError, match=r"no certificate of all .* run `astra records attack"):
         require_certified(plain, 0.15)
-    shutil.copy(hard / "certificate.json", plain)
+    shutil.copy(few / "certificate.json", plain)
     assert main(["records", "attack", str(plain), "--json"]) == 0  # an earlier certificate is replaced
     certificate = json.loads(capsys.readouterr().out)
     assert json.loads((plain / "certificate.json").read_text()) == certificate

@@ -143,8 +143,10 @@ def test_rows_of_many_segments_or_many_copies_do_not_fit(rows, does_fit):
     assert packed_attention.fits_packed_layout(*segments_of(*rows, tokens=80)) == does_fit
 
 
-@pytest.mark.parametrize("rows", [ONE, PACKED, SHARED, [[[1]] * 33, [[80]]]])
-@pytest.mark.parametrize("is_hopper", [True, False])
+@pytest.mark.parametrize(
+    ("rows", "is_hopper"),
+    [(ONE, True), (PACKED, True), (SHARED, True), ([[[1]] * 33, [[80]]], True), (PACKED, False), (SHARED, False)],
+)
 def test_every_way_equals_the_chunked_attention(monkeypatch, rows, is_hopper, kernels_that_a_cpu_can_run):
     monkeypatch.setattr(fused_attention_stablehlo, "check_compute_capability", lambda _: is_hopper)
     ids = segments_of(*rows, tokens=80)[: 1 + (rows is SHARED)]

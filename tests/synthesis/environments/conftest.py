@@ -11,6 +11,7 @@ from synthesis.procedural.teacher import ProceduralTeacher
 from synthesis.prompts.decompositions import WriteQAInstance
 from synthesis.questions.knowledge import Knowledge
 from synthesis.records import Language, Scenario
+from tests.synthesis.environments.in_this_process import here  # noqa: F401
 from tests.synthesis.environments.made import all_kept, read, tiny_config
 
 
@@ -21,9 +22,9 @@ def sandbox_url():
 
 
 @pytest.fixture(scope="session")
-def training(tmp_path_factory, sandbox_url):
+def training(tmp_path_factory, here):  # noqa: F811
     """A record directory of 24 environments, synthesised by the embedded teacher."""
-    return all_kept(tiny_config(seed=0, count=24, out=tmp_path_factory.mktemp("training") / "out"), sandbox_url)
+    return all_kept(tiny_config(seed=0, count=24, out=tmp_path_factory.mktemp("training") / "out"), here)
 
 
 @pytest.fixture(scope="session")

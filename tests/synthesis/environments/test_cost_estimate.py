@@ -27,13 +27,13 @@ def test_an_estimate_is_near_the_calls_of_the_whole_run(tmp_path, sandbox_url):
     assert estimated.completion_tokens == pytest.approx(asked.completion_tokens, rel=0.1)
 
 
-def test_prose_that_only_a_language_model_reads_is_counted_in_the_prompts(tmp_path, sandbox_url):
+def test_prose_that_only_a_language_model_reads_is_counted_in_the_prompts(tmp_path, here):
     passage = {"text": "The lighthouse of Port Ellen was lit in 1832. " * 100, "domain": "lighthouses", "lang": "en"}
     (tmp_path / "passages.json").write_text(json.dumps([passage]))
     config = tiny_config(seed=0, count=6, out=tmp_path / "out")
-    plain = asyncio.run(estimate_environments(config, sandbox_url)).questions
+    plain = asyncio.run(estimate_environments(config, here)).questions
     read = altered(config, knowledge=(tmp_path / "passages.json",))
-    prose = asyncio.run(estimate_environments(read, sandbox_url)).questions
+    prose = asyncio.run(estimate_environments(read, here)).questions
     assert prose["WriteQAInstance"].calls == plain["WriteQAInstance"].calls == 6
     assert prose["WriteQAInstance"].prompt_tokens - plain["WriteQAInstance"].prompt_tokens > 6 * 1000
     assert prose["WriteToolImplementation"].calls == plain["WriteToolImplementation"].calls > 6
@@ -42,7 +42,7 @@ def test_prose_that_only_a_language_model_reads_is_counted_in_the_prompts(tmp_pa
 def test_the_command_says_the_cost_without_a_key(tmp_path, sandbox_url, monkeypatch, capsys):
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     config = tmp_path / "config.toml"
-    config.write_text('seed = 0\ncount = 8\nout = "out"\n[teacher]\nmodel = "m"\nbase_url = "http://127.0.0.1:9"\n')
+    config.write_text('seed = 0\ncount = 4\nout = "out"\n[teacher]\nmodel = "m"\nbase_url = "http://127.0.0.1:9"\n')
     command = ["synthesize", "environments", str(config), "--estimate", "--sandbox", sandbox_url]
     assert main(command) == 0
     assert capsys.readouterr().out.splitlines()[-1].startswith("a cost needs prices: set teacher.usd_per_million")
@@ -52,5 +52,5 @@ def test_the_command_says_the_cost_without_a_key(tmp_path, sandbox_url, monkeypa
     total = line["estimate"]
     assert line["stage"] == "environments"
     assert total["cost_usd"] == pytest.approx((2 * total["prompt_tokens"] + 8 * total["completion_tokens"]) / 1e6)
-    assert total["calls"] == sum(asked["calls"] for asked in line["questions"].values()) >= 8 * 5
+    assert total["calls"] == sum(asked["calls"] for asked in line["questions"].values()) >= 4 * 5
     assert [path.name for path in tmp_path.iterdir()] == ["config.toml"]

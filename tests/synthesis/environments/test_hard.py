@@ -19,14 +19,14 @@ from tests.synthesis.altered import altered
 from tests.synthesis.environments.in_this_process import InThisProcess
 from tests.synthesis.environments.made import all_kept, faults, read, tiny_config, verdict
 
-COUNT = 8
+COUNT = 16
 
 
 @pytest.fixture(scope="module")
-def records(tmp_path_factory, sandbox_url):
+def records(tmp_path_factory, here):
     out = tmp_path_factory.mktemp("hard") / "out"
     config = tiny_config(
-        seed=0,
+        seed=1,
         count=COUNT,
         out=out,
         difficulty="hard",
@@ -34,7 +34,7 @@ def records(tmp_path_factory, sandbox_url):
         irrelevant_per_band={"high": 2, "low": 1},
         varieties={"plain": 0.5, "stateful": 0.25, "withheld_tool": 0.125, "missing_parameter": 0.125},
     )
-    return all_kept(config, sandbox_url)
+    return all_kept(config, here)
 
 
 @pytest.fixture(scope="module")
@@ -140,12 +140,10 @@ async def test_a_sibling_that_answers_or_has_a_tools_name_is_left_out(environmen
         await write_siblings(teacher, InThisProcess(), Knowledge(domain="library", language="en"), environment, seed=0)
 
 
-async def test_a_question_below_the_threshold_of_naturalness_is_counted_and_the_score_of_others_is_kept(
-    tmp_path, sandbox_url
-):
+async def test_a_question_below_the_threshold_of_naturalness_is_counted_and_the_score_of_others_is_kept(tmp_path, here):
     script = {JudgeNaturalness: [Naturalness(reason="", naturalness=score) for score in (0.4, 0.9)]}
     teacher = ScriptedTeacher(script, otherwise=ProceduralTeacher())
     config = tiny_config(seed=6, count=2, out=tmp_path / "out", difficulty="hard", name_parts={}, concurrency=1)
-    report = await synthesize_environments(altered(config, naturalness_threshold=0.5), teacher, sandbox_url)
+    report = await synthesize_environments(altered(config, naturalness_threshold=0.5), teacher, here)
     assert report.rejected == {"naturalness below threshold": 1}
     assert [environment.naturalness for environment in read(tmp_path / "out")] == [0.9]

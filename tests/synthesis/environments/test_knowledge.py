@@ -96,7 +96,7 @@ def recomputed(operation: str, values: list[object], names: tuple[str, ...]) -> 
     raise AssertionError(operation)
 
 
-def test_environments_from_tables_answer_from_the_tables(csv_folder, tmp_path, sandbox_url):
+def test_environments_from_tables_answer_from_the_tables(csv_folder, tmp_path, here, sandbox_url):
     config = tiny_config(
         seed=1,
         count=12,
@@ -106,7 +106,7 @@ def test_environments_from_tables_answer_from_the_tables(csv_folder, tmp_path, s
         lookups={"multi_hop": {2: 1.0}, "parallel_single_hop": {2: 1.0}, "parallel_multi_hop": {3: 1.0}},
         computations=1.0,
     )
-    all_kept(config, sandbox_url)
+    all_kept(config, here)
     assert verdict(config.out, sandbox_url) == "verified 12/12"
     cells = {row["flat"]: row for row in FLATS} | {row["name"]: row for row in LANDLORDS}
     operations = set()

@@ -34,7 +34,7 @@ def test_an_environment_with_two_tools_of_one_name_cannot_be_written(environment
         Environment.model_validate({**mixed.model_dump(), "irrelevant_tools": [twin.model_dump()]})
 
 
-def test_an_environment_whose_finished_tools_no_longer_answer_is_not_written(tmp_path, sandbox_url, monkeypatch):
+def test_an_environment_whose_finished_tools_no_longer_answer_is_not_written(tmp_path, here, monkeypatch):
     replay = worker.replay_environment
     damaged: list[str] = []
 
@@ -47,17 +47,17 @@ def test_an_environment_whose_finished_tools_no_longer_answer_is_not_written(tmp
 
     monkeypatch.setattr(worker, "replay_environment", replay_damaged)
     config = tiny_config(seed=0, count=5, out=tmp_path / "out")
-    report = asyncio.run(synthesize_environments(config, ProceduralTeacher(), sandbox_url))
+    report = asyncio.run(synthesize_environments(config, ProceduralTeacher(), here))
     assert (report.kept, report.rejected.total()) == (4, 1)
     assert damaged[0] not in {environment.id for environment in read(tmp_path / "out")}
 
 
-def test_a_judgement_that_cannot_be_read_costs_its_environment_and_is_no_perfect_score(tmp_path, sandbox_url):
+def test_a_judgement_that_cannot_be_read_costs_its_environment_and_is_no_perfect_score(tmp_path, here):
     bad = {JudgeDecomposition: raising(BadReply("no JSON in the reply"))}
     once = tiny_config(seed=0, count=5, out=tmp_path / "once")
-    report = asyncio.run(synthesize_environments(once, Otherwise(bad, times=1), sandbox_url))
+    report = asyncio.run(synthesize_environments(once, Otherwise(bad, times=1), here))
     assert (report.kept, dict(report.rejected)) == (4, {"unusable reply": 1})
     always = altered(once, out=tmp_path / "always")
     said = r"was kept of 5 read \(unusable reply 5\); unusable reply: no JSON in the reply$"
     with pytest.raises(NothingKept, match=said):
-        asyncio.run(synthesize_environments(always, Otherwise(bad), sandbox_url))
+        asyncio.run(synthesize_environments(always, Otherwise(bad), here))

@@ -53,7 +53,7 @@ def test_a_long_document_begins_with_its_own_words_keeps_its_name_and_passes_the
 
 
 @pytest.fixture(scope="module")
-def records(tmp_path_factory, sandbox_url):
+def records(tmp_path_factory, here):
     config = tiny_config(
         seed=3,
         count=20,
@@ -66,7 +66,7 @@ def records(tmp_path_factory, sandbox_url):
         irrelevant_per_band={"high": 8, "medium": 24, "low": 24},
         varieties={"plain": 0.8, "stateful": 0.2},
     )
-    return all_kept(config, sandbox_url)
+    return all_kept(config, here)
 
 
 def test_length_says_nothing_of_whether_a_tool_is_needed(records, sandbox_url, tmp_path):

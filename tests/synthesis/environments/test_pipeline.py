@@ -22,7 +22,7 @@ from synthesis.procedural.teacher import ProceduralTeacher
 from synthesis.prompts.tool_merging import MergeTools
 from synthesis.teacher.protocol import TeacherUnavailable
 from tests.synthesis.altered import altered
-from tests.synthesis.environments.made import tiny_config, verdict
+from tests.synthesis.environments.made import all_kept, tiny_config, verdict
 from tests.synthesis.journals import num_finished
 from tests.synthesis.otherwise import Otherwise, raising
 
@@ -95,14 +95,15 @@ def _killed_and_resumed(config: EnvironmentsConfig, url: str, moments: list[tupl
     subprocess.run(command, check=True)
 
 
-def test_a_run_that_was_killed_and_lost_its_teacher_ends_with_the_same_bytes(training, tmp_path, sandbox_url):
-    config = tiny_config(seed=0, count=24, out=tmp_path / "killed")
+def test_a_run_that_was_killed_and_lost_its_teacher_ends_with_the_same_bytes(tmp_path, sandbox_url):
+    config = tiny_config(seed=0, count=8, out=tmp_path / "killed")
+    undisturbed = all_kept(altered(config, out=tmp_path / "undisturbed"), sandbox_url)
     down = Otherwise({MergeTools: raising(TeacherUnavailable("down"))})
     with pytest.raises(TeacherUnavailable):
         asyncio.run(synthesize_environments(config, down, sandbox_url))
     assert not config.out.exists()
-    _killed_and_resumed(altered(config, concurrency=3), sandbox_url, [(30, 0.0)])
-    assert _bytes(config.out) == _bytes(training)
+    _killed_and_resumed(altered(config, concurrency=3), sandbox_url, [(10, 0.0)])
+    assert _bytes(config.out) == _bytes(undisturbed)
 
 
 @pytest.mark.slow

@@ -37,7 +37,7 @@ def bytes_of(out):
     return {str(path.relative_to(out.parent)): path.read_bytes() for path in out.parent.rglob("*") if path.is_file()}
 
 
-async def test_a_changed_quality_threshold_selects_again_without_a_teacher(tmp_path, sandbox_url):
+async def test_a_changed_quality_threshold_selects_again_without_a_teacher(tmp_path, here):
     out = tmp_path / "out"
 
     async def synthesized(teacher, quality_threshold, url="http://127.0.0.1:9"):
@@ -45,7 +45,7 @@ async def test_a_changed_quality_threshold_selects_again_without_a_teacher(tmp_p
         return await synthesize_environments(config, teacher, url)
 
     teacher = scoring()
-    first = await synthesized(teacher, 0.75, sandbox_url)
+    first = await synthesized(teacher, 0.75, here)
     good = {draft.knowledge.seed for draft in teacher.asked_for(JudgeDecomposition) if draft.knowledge.seed % 4}
     assert {asked.knowledge.seed for asked in teacher.asked_for(WriteToolCall)} == good
     assert sorted({record.quality.mean for record in read(out)}) == pytest.approx([0.8, 0.9, 1.0])

@@ -33,7 +33,7 @@ VARIETIES: Mapping[Variety, float] = {"plain": 0.8, "stateful": 0.2}
 
 
 @pytest.fixture(scope="module")
-def held_out(tmp_path_factory, sandbox_url):
+def held_out(tmp_path_factory, here):
     """A training split of every variety of tool, and a few environments of three splits that are held out from it."""
     training = tiny_config(
         seed=0, count=24, out=tmp_path_factory.mktemp("held_out") / "training", domains=DOMAINS, varieties=VARIETIES
@@ -41,7 +41,7 @@ def held_out(tmp_path_factory, sandbox_url):
     further = held_out_configs(training)
     for config in (training, further["rl_environments"], further["heldout_tools"], further["heldout_domains"]):
         made = tuple(folder for folder in config.disjoint_from if folder.name in ("training", "rl_environments"))
-        all_kept(altered(config, count=24 if config is training else 12, disjoint_from=made), sandbox_url)
+        all_kept(altered(config, count=24 if config is training else 12, disjoint_from=made), here)
     return {"training": training.out, **{name: config.out for name, config in further.items()}}
 
 
@@ -85,7 +85,7 @@ class HabitualTeacher(ProceduralTeacher):
 @pytest.mark.parametrize(
     ("unseen", "reason"), [("tools", "tool of another split"), ("domains", "domain of another split")]
 )
-def test_an_environment_that_would_share_is_rejected(unseen, reason, held_out, tmp_path, sandbox_url):
+def test_an_environment_that_would_share_is_rejected(unseen, reason, held_out, tmp_path, here):
     config = tiny_config(
         seed=5,
         count=4,
@@ -96,7 +96,7 @@ def test_an_environment_that_would_share_is_rejected(unseen, reason, held_out, t
         disjoint_from=(held_out["training"],),
         unseen=unseen,
     )
-    report = asyncio.run(synthesize_environments(config, HabitualTeacher(), sandbox_url))
+    report = asyncio.run(synthesize_environments(config, HabitualTeacher(), here))
     assert report.kept > 0
     assert report.rejected[reason] == 2, report.closing_line()
     shared = shared_between(config.out, held_out["training"])

@@ -35,7 +35,7 @@ def test_questions_of_the_papers_mix_are_as_long_as_a_person_would_say(
     language: Language, fair: int, most: int
 ) -> None:
     config = load_config(EnvironmentsConfig, CONFIGS / "paper_environments.toml")
-    config = config.model_copy(update={"count": 80, "seed": 0, "languages": {language: 1.0}})
+    config = config.model_copy(update={"count": 40, "seed": 0, "languages": {language: 1.0}})
     asked = [
         draw_instance(
             hard_world(plan.domain, language, plan.index),
@@ -77,7 +77,7 @@ def test_a_model_of_style_does_not_find_the_needed_tool_among_its_siblings(langu
     groups: dict[str, list[np.ndarray]] = {}
     for domain in domains():
         of_domain = groups[domain] = []
-        for seed in range(5):
+        for seed in range(3):
             words = hard_world(domain, language, seed).hard
             assert words is not None
             for key in random.Random(seed).sample(sorted(words.documents), 4):

@@ -180,7 +180,7 @@ async def test_no_key_no_header_and_no_path_of_the_machine_is_in_a_record(tmp_pa
             "branch_type": ["local"],
         },
     }
-    await synthesize(tmp_path / "out", count=12, shipped_examples=False, mcp_servers=[git])
+    await synthesize(tmp_path / "out", count=4, shipped_examples=False, mcp_servers=[git])
     records = list(RecordSource(tmp_path / "out", Trajectory))
     assert all(record.tool_backend == "mcp" for record in records)
     text = "".join(record.model_dump_json() for record in records) + (tmp_path / "out" / "dataset.json").read_text()
