@@ -32,8 +32,9 @@ if "PYTEST_XDIST_WORKER" not in os.environ:
     os.environ["JAX_COMPILATION_CACHE_DIR"] = str(compiled)
     os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "-1"
     os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
-# Threads that spin while they wait starve their neighbours on a small machine.
+# Threads that spin while they wait starve their neighbours on a small machine; those of OpenBLAS always do.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 # No test and no library asks the hub for anything.
 os.environ["HF_HUB_OFFLINE"] = "1"
 # A shell's background job ignores Ctrl-C, and so would every command that a test starts and interrupts.

@@ -102,7 +102,7 @@ def test_every_package_imports_only_allowed_modules():
 
 def test_no_test_of_the_product_imports_a_script():
     for path in (ROOT / "tests").rglob("*.py"):
-        if ROOT / "tests" / "scripts" not in path.parents and "scripts." in path.read_text(encoding="utf-8"):
+        if ROOT / "tests" / "scripts" not in path.parents and "scripts" in path.read_text(encoding="utf-8"):
             assert [module for module in imported_modules(path) if module.startswith("scripts.")] == [], path
 
 

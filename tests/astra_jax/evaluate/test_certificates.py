@@ -27,19 +27,13 @@ ENDINGS = {"varieties": {"plain": 0.4, "stateful": 0.2, "withheld_tool": 0.2, "m
 
 
 @pytest.fixture(scope="module")
-def hard(tmp_path_factory, here):
-    return list(RecordSource(synthesised(tmp_path_factory.mktemp("hard"), here, **HARD), Environment))
-
-
-@pytest.fixture(scope="module")
 def plain(tmp_path_factory, here):
     return synthesised(tmp_path_factory.mktemp("with endings"), here, count=14, **ENDINGS)
 
 
 @pytest.fixture(scope="module")
-def few(hard, tmp_path_factory, sandbox_url):
-    directory = tmp_path_factory.mktemp("few") / "hard"
-    write_records(directory, hard[:4], kind="environment")
+def few(tmp_path_factory, here, sandbox_url):
+    directory = synthesised(tmp_path_factory.mktemp("few"), here, **HARD | {"count": 4})
     assert main(["records", "attack", str(directory), "--sandbox", sandbox_url]) == 0
     return directory
 
@@ -50,8 +44,9 @@ def attacked(few, tmp_path):
     return tmp_path / "hard", json.loads((few / "certificate.json").read_text())
 
 
-def test_no_attack_solves_a_hard_set(hard):
-    found = asyncio.run(certify.certify(hard, InProcessSandbox(), digest=""))
+def test_no_attack_solves_a_hard_set(tmp_path, here):
+    hard = list(RecordSource(synthesised(tmp_path, here, **HARD), Environment))
+    found = asyncio.run(certify.certify(hard, InProcessSandbox(), digest="", encoder=certify.installed_encoder()))
     assert (found.gold_f1, found.canary_leaks) == (1, 0)
     assert found.best_attack_f1 == max(each.f1 for each in found.attacks.values()) <= 0.2
     assert found.attacks["lexical"].f1 <= 0.05
@@ -63,7 +58,6 @@ def test_a_hard_set_is_attacked_verified_exported_and_shown(attacked, sandbox_ur
     assert "difficulty hard" in describe(directory).table()
     assert {"f1", "low", "high"} <= certificate["attacks"]["told_names"].keys()
     assert certificate["gap"] == pytest.approx(1 - certificate["best_attack_f1"])
-    assert json.loads((directory / "certificate.json").read_text()) == certificate
     page = (directory / "certificate.html").read_text()
     assert "Told names" in page
     assert not re.search(r"https?://|<script", page)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
 from astra_jax.testing import InProcessSandbox
@@ -18,7 +16,7 @@ class InThisProcess(InProcessSandbox):
 
 
 @pytest.fixture(scope="session")
-def here() -> Iterator[str]:
+def here():
     """The address at which environments are made with tools that run in this process: a fifth of the service's time."""
     service = pipeline.AsyncSandboxClient
     with pytest.MonkeyPatch.context() as patch:

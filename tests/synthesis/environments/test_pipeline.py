@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import random
 import signal
 import subprocess
@@ -14,15 +13,13 @@ from pathlib import Path
 
 import pytest
 
-from sandbox.client import SandboxClient
-from synthesis.answers.counting import count_solved
 from synthesis.environments.pipeline import EnvironmentsConfig, synthesize_environments
 from synthesis.environments.selection.statistics import environment_statistics
 from synthesis.procedural.teacher import ProceduralTeacher
 from synthesis.prompts.tool_merging import MergeTools
 from synthesis.teacher.protocol import TeacherUnavailable
 from tests.synthesis.altered import altered
-from tests.synthesis.environments.made import all_kept, tiny_config, verdict
+from tests.synthesis.environments.made import tiny_config, verdict
 from tests.synthesis.journals import num_finished
 from tests.synthesis.otherwise import Otherwise, raising
 
@@ -46,19 +43,6 @@ def test_shares_are_as_configured_and_statistics_count_the_directory(training, e
     assert sum(size * count for size, count in counted.sub_questions_histogram.items()) == counted.sub_questions
     assert 0 < counted.parallel_share < 1
     assert counted.irrelevant_tools_by_band == {"high": 24, "low": 24, "medium": 24}
-
-
-def test_a_gold_episode_solves_everything_with_one_call_each(environments, sandbox_url):
-    with SandboxClient(sandbox_url) as sandbox:
-        for environment in environments[:8]:
-            sources = {tool.document.name: tool.module_source() for tool in environment.all_tools}
-            messages = environment.gold_messages()
-            calls = [call for message in messages for call in message.tool_calls]
-            replies = [sandbox.execute(sources[call.name], call.name, call.arguments) for call in calls]
-            responses = [message.content for message in messages if message.role == "tool"]
-            assert responses == [json.dumps(reply.value, ensure_ascii=False) for reply in replies]
-            outcomes = [(call.name, reply.value) for call, reply in zip(calls, replies, strict=True)]
-            assert count_solved(environment.sub_tasks, outcomes) == len(environment.sub_tasks) == len(calls)
 
 
 def test_gold_reasoning_is_short_and_levels_are_called_together(environments):
@@ -95,15 +79,14 @@ def _killed_and_resumed(config: EnvironmentsConfig, url: str, moments: list[tupl
     subprocess.run(command, check=True)
 
 
-def test_a_run_that_was_killed_and_lost_its_teacher_ends_with_the_same_bytes(tmp_path, sandbox_url):
-    config = tiny_config(seed=0, count=8, out=tmp_path / "killed")
-    undisturbed = all_kept(altered(config, out=tmp_path / "undisturbed"), sandbox_url)
+def test_a_run_that_was_killed_and_lost_its_teacher_ends_with_the_same_bytes(training, tmp_path, here, sandbox_url):
+    config = tiny_config(seed=0, count=24, out=tmp_path / "killed")
     down = Otherwise({MergeTools: raising(TeacherUnavailable("down"))})
     with pytest.raises(TeacherUnavailable):
-        asyncio.run(synthesize_environments(config, down, sandbox_url))
+        asyncio.run(synthesize_environments(config, down, here))
     assert not config.out.exists()
-    _killed_and_resumed(altered(config, concurrency=3), sandbox_url, [(10, 0.0)])
-    assert _bytes(config.out) == _bytes(undisturbed)
+    _killed_and_resumed(altered(config, concurrency=3), sandbox_url, [(30, 0.0)])
+    assert _bytes(config.out) == _bytes(training)
 
 
 @pytest.mark.slow

@@ -77,7 +77,7 @@ def test_a_model_of_style_does_not_find_the_needed_tool_among_its_siblings(langu
     groups: dict[str, list[np.ndarray]] = {}
     for domain in domains():
         of_domain = groups[domain] = []
-        for seed in range(3):
+        for seed in range(5):
             words = hard_world(domain, language, seed).hard
             assert words is not None
             for key in random.Random(seed).sample(sorted(words.documents), 4):
