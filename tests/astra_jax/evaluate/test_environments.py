@@ -51,11 +51,11 @@ def test_a_policy_that_says_the_gold_episode_is_right_in_every_figure(evaluation
 
 async def test_temperatures_side_by_side_give_the_episodes_of_each_alone(taught):
     """Though all share a prompt, and draw from the same slots."""
-    environments, temperatures = [KNOWN, tiny_environment(rent=777), tiny_environment(rent=778)], [2.0, 0.0, 1.0]
+    environments, temperatures = [KNOWN, tiny_environment(rent=777), tiny_environment(rent=778)], [2.0, 0.0]
     config = CONFIG.model_copy(update={"environments_at_once": 2, "episodes_per_environment": 2})
     engine = RolloutEngine(taught.model_config, taught.tokenizer, InProcessSandbox(), config.rollout)
     together = await evaluate_environments(temperatures, engine, taught.params, environments, config, seed=0)
-    assert len(together) == 3
+    assert len(together) == 2
     ids = []
     for temperature, found in zip(temperatures, together, strict=True):
         rollout = config.rollout.model_copy(update={"temperature": temperature})
@@ -67,7 +67,7 @@ async def test_temperatures_side_by_side_give_the_episodes_of_each_alone(taught)
             "by which they are replayed"
         )
         ids.append([each.ledger.ids for each in episodes])
-    assert ids[0] != ids[1] != ids[2], "each temperature says other tokens"
+    assert ids[0] != ids[1], "each temperature says other tokens"
 
 
 def test_f1_is_the_papers_under_any_reward_and_an_answer_has_its_own_figure(evaluation, monkeypatch):

@@ -78,7 +78,7 @@ def test_length_says_nothing_of_whether_a_tool_is_needed(records, sandbox_url, t
     sizes = [len(each.all_tools) for each in environments]
     assert min(sizes) < 25
     assert max(sizes) > 35
-    assert faults(tmp_path / "some", sandbox_url, *environments[:6]) == []
+    assert faults(tmp_path / "some", sandbox_url, *environments[:4]) == []
 
 
 def test_prompts_have_five_thousand_tokens_and_more(records):
