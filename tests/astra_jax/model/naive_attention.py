@@ -22,7 +22,7 @@ def segments_of(*rows, tokens):
 
 
 @functools.cache
-def inputs(batch=2, tokens=300, heads=4, kv_heads=2, head_dim=8):
+def inputs(batch=2, tokens=304, heads=4, kv_heads=2, head_dim=8):
     """Queries, keys, values, and weights of the outputs."""
     rng = np.random.default_rng(tokens)
     q, weights = rng.normal(size=(2, batch, tokens, heads, head_dim)).astype(np.float32)
@@ -32,25 +32,29 @@ def inputs(batch=2, tokens=300, heads=4, kv_heads=2, head_dim=8):
 
 def out_and_gradients(attend, segment_ids_BT, q, k, v, weights):
     """The output and three gradients; padding counts as 0."""
-    is_real_BT11 = (np.asarray(segment_ids_BT) > 0)[..., None, None]
+    is_real_BT11 = (jnp.asarray(segment_ids_BT) > 0)[..., None, None]
     out, pull = jax.vjp(lambda *qkv: attend(*qkv) * is_real_BT11, q, k, v)
     return out, *pull(weights * is_real_BT11)
 
 
 def expected_of(segment_ids_BT, prefix_ids_BT, *arrays):
     """The same by the naive formula, differentiated by JAX."""
+    with jax.enable_x64(True):
+        return _naive(segment_ids_BT, prefix_ids_BT, *(jnp.asarray(x, jnp.float64) for x in arrays))
 
+
+@jax.jit
+def _naive(segment_ids_BT, prefix_ids_BT, *arrays):
     def attend(q, k, v):
         k, v = (jnp.repeat(x, q.shape[2] // x.shape[2], axis=2) for x in (k, v))
         reaches = (segment_ids_BT[:, :, None] == segment_ids_BT[:, None]) | (
             prefix_ids_BT[:, :, None] == segment_ids_BT[:, None]
         )
         scores = jnp.einsum("btnh,bsnh->bnts", q, k) / np.sqrt(q.shape[-1])
-        weights = jax.nn.softmax(jnp.where(np.tril(reaches)[:, None], scores, -1e30))
+        weights = jax.nn.softmax(jnp.where(jnp.tril(reaches)[:, None], scores, -1e30))
         return jnp.einsum("bnts,bsnh->btnh", weights, v)
 
-    with jax.enable_x64(True):
-        return out_and_gradients(attend, segment_ids_BT, *(jnp.asarray(x, jnp.float64) for x in arrays))
+    return out_and_gradients(attend, segment_ids_BT, *arrays)
 
 
 def assert_equal(found, expected):

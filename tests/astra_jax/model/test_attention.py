@@ -16,17 +16,17 @@ from tests.astra_jax.model.naive_attention import assert_equal, expected_of, inp
 
 ROWS = [[70, 40, 33, 90]], [[5, 1, 2], [120, 60, 61], [9]]
 """One group and padding; three groups, whose segments begin anywhere, the last one a prompt without responses."""
-SHARED = segments_of(*ROWS, tokens=300)
+SHARED = segments_of(*ROWS, tokens=304)
 
 
 def found_by(attend, ids, arrays):
     return jax.jit(functools.partial(out_and_gradients, attend, ids))(*arrays)
 
 
-@pytest.mark.parametrize("tokens", [1, 7, 300, 2200])
+@pytest.mark.parametrize("tokens", [1, 7, 304, 700])
 def test_a_token_attends_its_own_segment(tokens):
     rng = np.random.default_rng(tokens)
-    batch = 1 if tokens > 1000 else 2
+    batch = 1 if tokens > 304 else 2
     ids_BT = np.sort(rng.integers(1, 4, (batch, tokens)), axis=1)
     ids_BT[0, tokens - tokens // 5 :] = 0  # padding
     arrays = inputs(batch, tokens)
@@ -36,8 +36,8 @@ def test_a_token_attends_its_own_segment(tokens):
 
 @pytest.mark.parametrize(
     "constants",
-    [{"_MAX_SCORES_ON_CPU": 1}, {"_MAX_SCORES_ON_CPU": 2**30}, {"_BLOCK_TOKENS": (100,)}],
-    ids=["a head at a time", "all heads at once", "many blocks of queries and of keys"],
+    [{"_MAX_SCORES_ON_CPU": 1}, {"_BLOCK_TOKENS": (100,)}],
+    ids=["a head at a time", "all heads at once, many blocks of queries and of keys"],
 )
 def test_a_response_attends_its_prompt_and_itself(constants, monkeypatch):
     for name, value in constants.items():
@@ -45,16 +45,16 @@ def test_a_response_attends_its_prompt_and_itself(constants, monkeypatch):
     assert_equal(found_by(lambda *qkv: attention(*qkv, *SHARED), SHARED[0], inputs()), expected_of(*SHARED, *inputs()))
 
 
-@pytest.mark.parametrize("tokens", [384, 640])
-def test_blocks_that_fill_a_row_of_another_length_do_so_as_well(tokens):
-    ids, arrays = segments_of(*ROWS, tokens=tokens), inputs(tokens=tokens)
+def test_blocks_that_fill_a_row_of_another_length_do_so_as_well():
+    ids, arrays = segments_of(*ROWS, tokens=384), inputs(tokens=384)
     assert_equal(found_by(lambda *qkv: attention(*qkv, *ids), ids[0], arrays), expected_of(*ids, *arrays))
 
 
-@pytest.mark.parametrize("mesh", [MeshConfig(context=2, tensor=2), MeshConfig(data=2, context=4)], ids=str)
-@pytest.mark.parametrize("has_prefixes", [False, True])
+@pytest.mark.parametrize(
+    ("mesh", "has_prefixes"), [(MeshConfig(context=2, tensor=2), True), (MeshConfig(data=2, context=4), False)], ids=str
+)
 def test_it_does_so_where_sequences_and_heads_are_split_over_devices(mesh, has_prefixes):
-    ids, arrays = segments_of(*ROWS, tokens=304), inputs(tokens=304)
+    ids, arrays = SHARED, inputs()
     order = balanced_order(304, mesh.context)
     balanced_ids = [x[:, order] for x in ids]
     with jax.set_mesh(make_mesh(mesh, jax.devices()[: int(np.prod(mesh.shape))])):

@@ -28,6 +28,7 @@ MODEL = ModelConfig(
 )
 
 IS_RIGHT_HERE = packed_attention.is_right_here
+FITS = jax.jit(packed_attention.fits_packed_layout)
 
 
 @pytest.fixture(autouse=True)
@@ -121,16 +122,16 @@ def _of_parts_backward(is_one, dx):
 _of_parts.defvjp(lambda is_one, x: (x, is_one), _of_parts_backward)
 ONE, PACKED = [[[60]], [[80]]], [[[30], [50]], [[7], [1], [40], [32]]]
 SHARED = [[[14, 8, 6, 18]], [[5, 1, 2], [24, 12, 12], [9]]]
+MANY = [[[1]] * 33, [[80]]]
 
 
 @pytest.mark.parametrize("rows", [PACKED, SHARED])
 def test_the_packed_layout_has_each_segment_with_its_prefix_and_nothing_of_padding(rows, kernels_that_a_cpu_can_run):
     ids, arrays = segments_of(*rows, tokens=80), inputs(tokens=80)
-    assert packed_attention.fits_packed_layout(*ids)
-    prefix_ids = ids[1] if rows is SHARED else None
-    found = out_and_gradients(
-        lambda *qkv: packed_attention.packed_attention(*qkv, ids[0], prefix_ids), ids[0], *map(jnp.asarray, arrays)
-    )
+    assert FITS(*ids)
+    of_ids = {"segment_ids_BT": ids[0], "prefix_ids_BT": ids[1] if rows is SHARED else None}
+    attend = functools.partial(packed_attention.packed_attention, **of_ids)
+    found = jax.jit(functools.partial(out_and_gradients, attend, ids[0]))(*arrays)
     assert_equal(found, expected_of(*ids, *arrays))
 
 
@@ -140,36 +141,29 @@ def test_the_packed_layout_has_each_segment_with_its_prefix_and_nothing_of_paddi
 )
 def test_rows_of_many_segments_or_many_copies_do_not_fit(rows, does_fit):
     """17 tokens and 17 copies of them, each with a token more: 323, where 4 × 80 is 320."""
-    assert packed_attention.fits_packed_layout(*segments_of(*rows, tokens=80)) == does_fit
+    assert FITS(*segments_of(*rows, tokens=80)) == does_fit
 
 
-@pytest.mark.parametrize(
-    ("rows", "is_hopper"),
-    [(ONE, True), (PACKED, True), (SHARED, True), ([[[1]] * 33, [[80]]], True), (PACKED, False), (SHARED, False)],
-)
-def test_every_way_equals_the_chunked_attention(monkeypatch, rows, is_hopper, kernels_that_a_cpu_can_run):
+@pytest.mark.parametrize("batches", [(ONE, PACKED, MANY), (SHARED,)], ids=["segments", "segments with prefixes"])
+@pytest.mark.parametrize("is_hopper", [True, False])
+def test_every_way_equals_the_naive_attention(monkeypatch, batches, is_hopper, kernels_that_a_cpu_can_run):
+    """One program has all ways: each batch chooses its own."""
     monkeypatch.setattr(fused_attention_stablehlo, "check_compute_capability", lambda _: is_hopper)
-    ids = segments_of(*rows, tokens=80)[: 1 + (rows is SHARED)]
-    q, k, v, weights = (x.astype(jnp.bfloat16) for x in inputs(tokens=80))
-
-    def found():
-        return jax.jit(
-            lambda: out_and_gradients(lambda *qkv: attention.attention(*qkv, *ids), ids[0], q, k, v, weights)
-        )()
-
-    on_gpu = found()
-    monkeypatch.setattr(attention, "platform", lambda: "cpu")
-    for ours, theirs in zip(on_gpu, found(), strict=True):
-        np.testing.assert_allclose(np.asarray(ours, np.float32), np.asarray(theirs, np.float32), atol=0.06, rtol=0.03)
+    arrays = [jnp.asarray(x, jnp.bfloat16) for x in inputs(tokens=80)]
+    found = jax.jit(lambda *ids: out_and_gradients(lambda *qkv: attention.attention(*qkv, *ids), ids[0], *arrays))
+    for rows in batches:
+        ids = segments_of(*rows, tokens=80)
+        for ours, theirs in zip(found(*ids[: 1 + (rows is SHARED)]), expected_of(*ids, *arrays), strict=True):
+            np.testing.assert_allclose(np.asarray(ours, np.float32), theirs, atol=0.06, rtol=0.03)
 
 
-@pytest.mark.parametrize("off", [1, 1.1, float("nan")])
+@pytest.mark.parametrize("off", [1, 1.1])
 def test_a_kernel_that_computes_something_else_is_not_used(monkeypatch, caplog, off, kernels_that_a_cpu_can_run):
     """Asked in the middle of a step over a mesh, as `attention` asks it."""
-    asked = []
+    asked, is_right = [], functools.cache(IS_RIGHT_HERE.__wrapped__)
 
     def ask():
-        asked.append(IS_RIGHT_HERE.__wrapped__())
+        asked.append(is_right())
         return asked[-1]
 
     monkeypatch.setattr(packed_attention, "is_right_here", ask)
@@ -180,6 +174,11 @@ def test_a_kernel_that_computes_something_else_is_not_used(monkeypatch, caplog, 
         jax.jit(jax.grad(lambda q: attention.attention(q, k, v, ids).astype(jnp.float32).sum())).trace(q)
     assert set(asked) == {off == 1}
     assert ("is wrong on this GPU" in caplog.text) == (off != 1)
+
+
+def test_an_error_that_is_no_number_is_too_large(monkeypatch):
+    monkeypatch.setattr(packed_attention, "_errors", lambda: [0.0, float("nan")])
+    assert not IS_RIGHT_HERE.__wrapped__()
 
 
 def _scaled(by, q, k, v, **options):

@@ -30,10 +30,8 @@ from tests.astra_jax.checkpoints.folders import assert_same_tensors, write_gguf,
 
 YARN = YarnScaling(factor=4.0, original_max_position_embeddings=32)
 VARIANTS = {
-    "qwen3, untied, 2 queries per key": (4, 2, 12, False, None),
     "qwen3, tied, heads x head_dim is not the width": (4, 1, 16, True, None),
     "qwen3, untied, yarn, every query its own key": (2, 2, 32, False, YARN),
-    "qwen3, tied, yarn": (3, 1, 16, True, YARN),
     "qwen2, untied": (4, 2, 12, False, None),
     "qwen2, tied, heads x head_dim is not the width, yarn": (4, 1, 16, True, YARN),
     "llama, untied, yarn": (4, 2, 12, False, YARN),

@@ -25,8 +25,8 @@ MESHES = [
     for context in (1, 2, 4, 8)
     if part % (data * fsdp * context) == 0
 ]
-# All of them hold; the suite keeps every axis alone at full size, every pair, and all that three axes can make of 8.
-FAST = [MeshConfig(context=8), MeshConfig(data=2, fsdp=2, context=2), MeshConfig(fsdp=2, context=2, tensor=2)]
+# All of them hold; the fast suite keeps every axis beside two others, and leaves out llama: qwen3 has its weights, too.
+FAST = [MeshConfig(data=2, fsdp=2, context=2), MeshConfig(fsdp=2, context=2, tensor=2)]
 
 
 def batch():
@@ -91,7 +91,9 @@ def test_loss_and_every_gradient_are_the_same_on_a_mesh(mesh):
     assert_equal_on(mesh)
 
 
-@pytest.mark.parametrize("family", [family for family in FAMILIES if family != "qwen3"])
+@pytest.mark.parametrize(
+    "family", [pytest.param(x, marks=[pytest.mark.slow] * (x == "llama")) for x in FAMILIES if x != "qwen3"]
+)
 def test_loss_and_every_gradient_of_another_family_are_the_same_on_a_mesh(family):
     assert_equal_on(MeshConfig(fsdp=2, context=2, tensor=2), family)
 
