@@ -77,7 +77,6 @@ TWO = (ASKED, assistant(call("a"), call("b")))
 ANSWERED = (*TWO, result("a"), result("b"))
 
 
-@pytest.mark.parametrize("read", BOTH)
 @pytest.mark.parametrize(
     ("entries", "place"),
     [
@@ -102,8 +101,9 @@ ANSWERED = (*TWO, result("a"), result("b"))
         ((ASKED, assistant(call(7))), "messages.1.tool_calls.0.id"),
     ],
 )
-def test_a_result_that_answers_no_call_or_a_call_without_one_is_refused_with_its_place(read, entries, place):
-    assert_refused_at(place, read, *entries)
+def test_a_result_that_answers_no_call_or_a_call_without_one_is_refused_with_its_place(entries, place):
+    for read in BOTH:
+        assert_refused_at(place, read, *entries)
 
 
 # --- strict JSON and whole text ---
@@ -111,7 +111,6 @@ def test_a_result_that_answers_no_call_or_a_call_without_one_is_refused_with_its
 HALF, DEEP = "\ud83d", json.loads('{"a": ' + "[" * 100 + "]" * 100 + "}")
 
 
-@pytest.mark.parametrize("read", BOTH)
 @pytest.mark.parametrize(
     ("message", "place"),
     [
@@ -139,11 +138,12 @@ HALF, DEEP = "\ud83d", json.loads('{"a": ' + "[" * 100 + "]" * 100 + "}")
         ({"role": "user", "content": "a", "tool_call_id": HALF}, "messages.0.tool_call_id"),
     ],
 )  # fmt: skip
-def test_values_that_are_no_json_or_no_text_are_refused_with_their_place_in_a_printable_line(read, message, place):
-    said = assert_refused_at(place, read, message)
-    assert said.startswith(f"{place}: expected ")
-    assert said.encode().decode() == said
-    assert "\n" not in said
+def test_values_that_are_no_json_or_no_text_are_refused_with_their_place_in_a_printable_line(message, place):
+    for read in BOTH:
+        said = assert_refused_at(place, read, message)
+        assert said.startswith(f"{place}: expected ")
+        assert said.encode().decode() == said
+        assert "\n" not in said
 
 
 @pytest.mark.parametrize("inside", [math.nan, math.inf, HALF, {HALF: 1}, DEEP])
@@ -156,15 +156,15 @@ def test_a_tool_that_is_no_json_is_refused(key, inside):
 # --- arguments under another name ---
 
 
-@pytest.mark.parametrize("read", BOTH)
 @pytest.mark.parametrize("given", ["", "{}", {}, " "])
 @pytest.mark.parametrize("name", ["parameters", "args", "input"])
-def test_arguments_under_another_name_are_refused(read, given, name):
-    for value in ({"key": "a"}, '{"key": "a"}'):
-        with pytest.raises(MessageRefused, match=r"function\.arguments: expected the arguments under this name"):
-            read(assistant(call(arguments=given, **{name: value})))
-    (message,) = read(assistant(call(name="other", arguments=given, **{name: None})))
-    assert message.tool_calls[0].arguments == {}
+def test_arguments_under_another_name_are_refused(given, name):
+    for read in BOTH:
+        for value in ({"key": "a"}, '{"key": "a"}'):
+            with pytest.raises(MessageRefused, match=r"function\.arguments: expected the arguments under this name"):
+                read(assistant(call(arguments=given, **{name: value})))
+        (message,) = read(assistant(call(name="other", arguments=given, **{name: None})))
+        assert message.tool_calls[0].arguments == {}
 
 
 def test_a_call_without_arguments_is_shown_and_not_learnt():
@@ -180,7 +180,6 @@ def test_a_call_without_arguments_is_shown_and_not_learnt():
 PARTS = [{"type": "thinking", "thinking": [{"type": "text", "text": "So."}]}, {"type": "text", "text": "Yes."}]
 
 
-@pytest.mark.parametrize("read", BOTH)
 @pytest.mark.parametrize(
     "message",
     [
@@ -201,12 +200,12 @@ PARTS = [{"type": "thinking", "thinking": [{"type": "text", "text": "So."}]}, {"
         assistant(content=[*PARTS[:1], {"type": "text", "text": "<think>So.</think>Yes."}]),
     ],
 )
-def test_thoughts_are_taken_once_from_any_place(read, message):
-    (found,) = read(message)
-    assert assistant_body(found) == "<think>\nSo.\n</think>\n\nYes."
+def test_thoughts_are_taken_once_from_any_place(message):
+    for read in BOTH:
+        (found,) = read(message)
+        assert assistant_body(found) == "<think>\nSo.\n</think>\n\nYes."
 
 
-@pytest.mark.parametrize("read", BOTH)
 @pytest.mark.parametrize(
     ("message", "place"),
     [
@@ -229,8 +228,9 @@ def test_thoughts_are_taken_once_from_any_place(read, message):
         ({"role": "user", "content": PARTS}, "messages.0.content.0"),
     ],
 )
-def test_thoughts_that_differ_do_not_end_or_stand_elsewhere_are_refused(read, message, place):
-    assert_refused_at(place, read, message)
+def test_thoughts_that_differ_do_not_end_or_stand_elsewhere_are_refused(message, place):
+    for read in BOTH:
+        assert_refused_at(place, read, message)
 
 
 @pytest.mark.parametrize("content", ["", "\n", [], None, "<think>\nSo\n</think>\n\n"])

@@ -220,14 +220,14 @@ NOT_TOLD: list[tuple[JsonValue, tuple[str, ...]]] = [
 """A gold answer, and messages that do not tell it."""
 
 
-@pytest.mark.parametrize(("gold", "text"), [(gold, text) for gold, texts in TOLD for text in texts])
-def test_a_value_is_told_in_any_way_that_says_the_same(gold, text):
-    assert holds_answer(text, gold)
+def test_a_value_is_told_in_any_way_that_says_the_same():
+    for gold, text in ((gold, text) for gold, texts in TOLD for text in texts):
+        assert holds_answer(text, gold), (gold, text)
 
 
-@pytest.mark.parametrize(("gold", "text"), [(gold, text) for gold, texts in NOT_TOLD for text in texts])
-def test_a_value_is_not_told_by_another_that_looks_alike(gold, text):
-    assert not holds_answer(text, gold)
+def test_a_value_is_not_told_by_another_that_looks_alike():
+    for gold, text in ((gold, text) for gold, texts in NOT_TOLD for text in texts):
+        assert not holds_answer(text, gold), (gold, text)
 
 
 def test_an_abbreviated_month_ends_no_sentence():

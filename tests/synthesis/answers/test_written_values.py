@@ -90,16 +90,16 @@ DIFFERENT: list[tuple[JsonValue, tuple[JsonValue, ...]]] = [
 """A value, and others that are another answer."""
 
 
-@pytest.mark.parametrize(("one", "other"), [pair for values in SAME for pair in permutations(values, 2)])
-def test_texts_of_one_value_are_the_same_answer(one, other):
-    assert same_answer(one, other)
-    assert same_answer([{"a": one}], [{"a": other}])
+def test_texts_of_one_value_are_the_same_answer():
+    for one, other in (pair for values in SAME for pair in permutations(values, 2)):
+        assert same_answer(one, other), (one, other)
+        assert same_answer([{"a": one}], [{"a": other}]), (one, other)
 
 
-@pytest.mark.parametrize(("one", "other"), [(one, other) for one, others in DIFFERENT for other in others])
-def test_a_text_that_may_have_another_value_is_another_answer(one, other):
-    assert not same_answer(one, other)
-    assert not same_answer(other, one)
+def test_a_text_that_may_have_another_value_is_another_answer():
+    for one, other in ((one, other) for one, others in DIFFERENT for other in others):
+        assert not same_answer(one, other), (one, other)
+        assert not same_answer(other, one), (one, other)
 
 
 def test_a_whole_number_that_no_float_reaches_is_compared_all_the_same():
@@ -122,8 +122,7 @@ def names_of_units() -> list[tuple[str, str, str]]:
     return [(kind, factor, name.replace("_", " ")) for kind, factor, names in UNITS for name in names.split()]
 
 
-@pytest.mark.parametrize(("kind", "factor", "name"), names_of_units())
-@settings(max_examples=3)  # of each of some two hundred names
+@settings(max_examples=3)  # with each of some two hundred names
 @given(
     number=st.decimals(0, 10**9, places=2),
     with_separators=st.booleans(),
@@ -133,15 +132,14 @@ def names_of_units() -> list[tuple[str, str, str]]:
     ),
     scale=st.sampled_from([("", 1), (" Million ", 10**6), ("万", 10**4), ("百万", 10**6)]),
 )
-def test_every_unit_of_the_table_is_read_alone_and_in_a_sentence(
-    kind, factor, name, number, with_separators, space, sentence, scale
-):
-    written = (f"{number:,f}" if with_separators else f"{number:f}") + scale[0] + space + name
-    base = number * scale[1] * Decimal(factor)
-    assert value_of(written) == Quantity(base, kind.upper())
-    assert value_of(f"-{written}") == Quantity(-base, kind.upper())
-    assert holds_answer(sentence.format(written), written)
-    assert not holds_answer(sentence.format(written), f"{number + 1:f}{scale[0]}{space}{name}")
+def test_every_unit_of_the_table_is_read_alone_and_in_a_sentence(number, with_separators, space, sentence, scale):
+    for kind, factor, name in names_of_units():
+        written = (f"{number:,f}" if with_separators else f"{number:f}") + scale[0] + space + name
+        base = number * scale[1] * Decimal(factor)
+        assert value_of(written) == Quantity(base, kind.upper()), written
+        assert value_of(f"-{written}") == Quantity(-base, kind.upper()), written
+        assert holds_answer(sentence.format(written), written), written
+        assert not holds_answer(sentence.format(written), f"{number + 1:f}{scale[0]}{space}{name}"), written
 
 
 def test_no_name_of_a_unit_stands_for_two():

@@ -115,8 +115,16 @@ def rendered(language: Language) -> dict[type[Request], Request]:
 
 RENDERED = {language: rendered(language) for language in LANGUAGES}
 ALL = [(kind, language) for language in LANGUAGES for kind in RENDERED[language]]
-ids = [f"{kind.__name__} {language}" for kind, language in ALL]
-each_prompt = pytest.mark.parametrize(("kind", "language"), ALL, ids=ids)
+
+
+def each_prompt(check):
+    """Make one test of a check of each prompt."""
+
+    def test():
+        for kind, language in ALL:
+            check(kind, language)
+
+    return test
 
 
 def instructions(kind: type[Request], language: Language) -> str:

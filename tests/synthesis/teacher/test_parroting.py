@@ -54,10 +54,10 @@ async def test_a_parroted_reply_is_refused_by_a_rule_that_says_why(recorded):
             await accepted(recorded["kind"], recorded["language"], teacher)
 
 
-@pytest.mark.parametrize("kind", RENDERED["en"], ids=lambda kind: kind.__name__)
-def test_the_schema_of_a_reply_is_no_reply(kind):
-    with pytest.raises(Unreadable):
-        read_reply(json.dumps(reply_schema(kind.reply_type)), kind.reply_type)
+def test_the_schema_of_a_reply_is_no_reply():
+    for kind in RENDERED["en"]:
+        with pytest.raises(Unreadable):
+            read_reply(json.dumps(reply_schema(kind.reply_type)), kind.reply_type)
 
 
 async def test_answers_are_not_taken_for_copies(tmp_path):
