@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 
 import pytest
@@ -61,23 +62,20 @@ def official_template() -> str:
     return json.loads(shared_data("qwen_tokenizer", "tokenizer_config.json").read_text())["chat_template"]
 
 
-@pytest.mark.parametrize("template", ["official", "ours"])
-def test_rendering_equals_the_chat_template(template):
-    text = official_template() if template == "official" else CHAT_TEMPLATE_PATH.read_text()
-    compiled = _compile_jinja_template(text)
+def test_rendering_equals_our_chat_template_and_the_official_one():
+    texts = [CHAT_TEMPLATE_PATH.read_text()]
+    with contextlib.suppress(pytest.skip.Exception):  # the official one is shared data
+        texts.append(official_template())
+    templates = [_compile_jinja_template(text) for text in texts]
 
     @settings(max_examples=300, deadline=None, derandomize=True)
     @given(messages_strategy, st.lists(documents, max_size=2), st.booleans(), st.booleans())
     def check(messages, tools, add_generation_prompt, enable_thinking):
-        expected = compiled.render(
-            messages=[template_message(message) for message in messages],
-            tools=[tool.to_openai() for tool in tools] or None,
-            add_generation_prompt=add_generation_prompt,
-            enable_thinking=enable_thinking,
-        )
-        assert expected == render(
-            messages, tools, add_generation_prompt=add_generation_prompt, enable_thinking=enable_thinking
-        )
+        options = {"add_generation_prompt": add_generation_prompt, "enable_thinking": enable_thinking}
+        given = {"messages": [template_message(message) for message in messages]}
+        given["tools"] = [tool.to_openai() for tool in tools] or None
+        found = render(messages, tools, **options)
+        assert [template.render(**given, **options) for template in templates] == [found] * len(templates)
 
     check()
 

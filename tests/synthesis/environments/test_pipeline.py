@@ -63,8 +63,8 @@ asyncio.run(synthesize_environments(config, ProceduralTeacher(), sys.argv[2]))
 """
 
 
-def _killed_and_resumed(config: EnvironmentsConfig, url: str, moments: list[tuple[int, float]]) -> None:
-    """Kill the run at each moment: after so many journalled items, at least one more, and seconds; then let it end."""
+def _killed(config: EnvironmentsConfig, url: str, moments: list[tuple[int, float]]) -> None:
+    """Begin the run and kill it at each moment: after so many journalled items, at least one more, and seconds."""
     command = [sys.executable, "-c", RUN, config.model_dump_json(), url]
     journals = [config.out.with_name(f"{config.out.name}.{stage}.sqlite") for stage in ("drafted", "proven", "mixed")]
 
@@ -76,7 +76,6 @@ def _killed_and_resumed(config: EnvironmentsConfig, url: str, moments: list[tupl
         time.sleep(seconds)
         process.send_signal(signal.SIGKILL)
         assert process.wait() == -signal.SIGKILL, "the run had ended before it could be killed"
-    subprocess.run(command, check=True)
 
 
 def test_a_run_that_was_killed_and_lost_its_teacher_ends_with_the_same_bytes(training, tmp_path, here, sandbox_url):
@@ -85,7 +84,8 @@ def test_a_run_that_was_killed_and_lost_its_teacher_ends_with_the_same_bytes(tra
     with pytest.raises(TeacherUnavailable):
         asyncio.run(synthesize_environments(config, down, here))
     assert not config.out.exists()
-    _killed_and_resumed(altered(config, concurrency=3), sandbox_url, [(30, 0.0)])
+    _killed(altered(config, concurrency=3), sandbox_url, [(30, 0.0)])
+    asyncio.run(synthesize_environments(altered(config, concurrency=3), ProceduralTeacher(), here))
     assert _bytes(config.out) == _bytes(training)
 
 
@@ -95,8 +95,9 @@ def test_kills_at_twenty_random_moments_resume_to_the_same_bytes(tmp_path, sandb
     moments = [(items, rng.uniform(0, 0.02)) for items in sorted(rng.sample(range(1, 330), 20))]
     killed = tiny_config(seed=0, count=128, out=tmp_path / "killed")
     undisturbed = altered(killed, out=tmp_path / "undisturbed", concurrency=5)
-    _killed_and_resumed(killed, sandbox_url, moments)
-    asyncio.run(synthesize_environments(undisturbed, ProceduralTeacher(), sandbox_url))
+    _killed(killed, sandbox_url, moments)
+    for config in (killed, undisturbed):
+        asyncio.run(synthesize_environments(config, ProceduralTeacher(), sandbox_url))
     assert _bytes(killed.out) == _bytes(undisturbed.out)
 
 

@@ -102,8 +102,7 @@ def some_values(schema: Any, rng: Random, definitions: dict, depth: int = 0) -> 
             some_values(schema.get("items"), rng, definitions, depth + 1) for _ in range(rng.randint(least, least + 1))
         ]
     choices = schema.get("enum") or ([schema["const"]] if "const" in schema else POOL)
-    fitting = [value for value in choices if Draft202012Validator(schema).is_valid(value)]
-    return rng.choice(fitting or POOL)
+    return rng.choice([*filter(Draft202012Validator(schema).is_valid, choices)] or POOL)
 
 
 @given(st.integers(0, 2**32))

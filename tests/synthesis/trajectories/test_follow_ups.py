@@ -157,8 +157,8 @@ def several_requests(tmp_path_factory) -> list[Trajectory]:
     import asyncio
 
     out = tmp_path_factory.mktemp("follow_ups") / "out"
-    report = asyncio.run(synthesize(out, count=200, follow_up_share=1.0, max_offered_tools=24))
-    assert report.kept == 200
+    report = asyncio.run(synthesize(out, count=175, follow_up_share=1.0, max_offered_tools=24))
+    assert report.kept == 175
     found = trajectory_statistics(out).requests_by_number
     records = list(RecordSource(out, Trajectory))
     assert found == {

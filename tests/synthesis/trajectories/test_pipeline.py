@@ -44,8 +44,8 @@ def trajectories(tmp_path_factory) -> list[Trajectory]:
     import asyncio
 
     out = tmp_path_factory.mktemp("trajectories") / "out"
-    report = asyncio.run(synthesize(out, count=120, seed=5))
-    assert report.kept == 120
+    report = asyncio.run(synthesize(out, count=80, seed=5))
+    assert report.kept == 80
     check_shards(out)
     return list(RecordSource(out, Trajectory))
 

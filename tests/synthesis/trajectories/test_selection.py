@@ -238,6 +238,6 @@ def test_the_duplicates_are_those_of_a_comparison_of_all_with_all_kept_ones(leas
 
 
 def test_near_duplicates_are_counted_with_their_reason_and_replaced(tmp_path):
-    strict = synthesized(tmp_path / "strict", ProceduralTeacher(), count=60, near_duplicate_similarity=0.35)
+    strict = synthesized(tmp_path / "strict", ProceduralTeacher(), count=40, near_duplicate_similarity=0.35)
     assert strict.rejected["near-duplicate task"] > 0
-    assert strict.kept == 60
+    assert strict.kept == 40
