@@ -177,7 +177,7 @@ async def test_after_a_call_that_failed_the_next_ones_begin_anew(untrained, expe
     assert_same(await all_slots(decoder), expected)
 
 
-@pytest.mark.parametrize("mesh", [None, MeshConfig(data=2, fsdp=2, tensor=2)])
+@pytest.mark.parametrize("mesh", [pytest.param(None, marks=pytest.mark.slow), MeshConfig(data=2, fsdp=2, tensor=2)])
 async def test_a_read_of_one_shape_is_one_program_for_all_layers(untrained, mesh):
     """Pages of this many no other test has: each program is compiled here, or found on disk."""
     compiled, mesh = [], mesh and make_mesh(mesh)

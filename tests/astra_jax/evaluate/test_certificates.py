@@ -14,7 +14,6 @@ from astra_jax.config import ConfigError
 from astra_jax.evaluate import certify
 from astra_jax.recipes.data_sets import describe
 from astra_jax.rl.config import open_rl_run
-from astra_jax.testing import InProcessSandbox
 from astra_jax.training import certified
 from astra_jax.training.certified import require_certified
 from synthesis.record_io import RecordDirectoryError, RecordSource, read_certificate, write_records
@@ -22,7 +21,7 @@ from synthesis.records import Environment
 from tests.astra_jax.evaluate.test_baselines import synthesised
 from tests.astra_jax.rl.configs import tiny_rl_config
 
-HARD = {"difficulty": "hard", "name_parts": {}, "count": 12, "irrelevant_per_band": {"high": 2, "medium": 1, "low": 1}}
+HARD = {"difficulty": "hard", "name_parts": {}, "count": 4, "irrelevant_per_band": {"high": 2, "medium": 1, "low": 1}}
 ENDINGS = {"varieties": {"plain": 0.4, "stateful": 0.2, "withheld_tool": 0.2, "missing_parameter": 0.2}}
 
 
@@ -33,7 +32,7 @@ def plain(tmp_path_factory, here):
 
 @pytest.fixture(scope="module")
 def few(tmp_path_factory, here, sandbox_url):
-    directory = synthesised(tmp_path_factory.mktemp("few"), here, **HARD | {"count": 4})
+    directory = synthesised(tmp_path_factory.mktemp("few"), here, **HARD)
     assert main(["records", "attack", str(directory), "--sandbox", sandbox_url]) == 0
     return directory
 
@@ -44,17 +43,12 @@ def attacked(few, tmp_path):
     return tmp_path / "hard", json.loads((few / "certificate.json").read_text())
 
 
-def test_no_attack_solves_a_hard_set(tmp_path, here):
-    hard = list(RecordSource(synthesised(tmp_path, here, **HARD), Environment))
-    found = asyncio.run(certify.certify(hard, InProcessSandbox(), digest="", encoder=certify.installed_encoder()))
-    assert (found.gold_f1, found.canary_leaks) == (1, 0)
-    assert found.best_attack_f1 == max(each.f1 for each in found.attacks.values()) <= 0.2
-    assert found.attacks["lexical"].f1 <= 0.05
-
-
-def test_a_hard_set_is_attacked_verified_exported_and_shown(attacked, sandbox_url, tmp_path, capsys):
+def test_a_hard_set_that_no_attack_solves_is_verified_exported_and_shown(attacked, sandbox_url, tmp_path, capsys):
     directory, certificate = attacked
-    assert certificate["canary_leaks"] == 0
+    assert (certificate["gold_f1"], certificate["canary_leaks"]) == (1, 0)
+    of_attacks = {name: each["f1"] for name, each in certificate["attacks"].items()}
+    assert certificate["best_attack_f1"] == max(of_attacks.values()) <= 0.2, of_attacks
+    assert of_attacks["lexical"] <= 0.05
     assert "difficulty hard" in describe(directory).table()
     assert {"f1", "low", "high"} <= certificate["attacks"]["told_names"].keys()
     assert certificate["gap"] == pytest.approx(1 - certificate["best_attack_f1"])

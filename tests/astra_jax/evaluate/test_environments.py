@@ -51,8 +51,8 @@ def test_a_policy_that_says_the_gold_episode_is_right_in_every_figure(evaluation
 
 async def test_temperatures_side_by_side_give_the_episodes_of_each_alone(taught):
     """Though all share a prompt, and draw from the same slots."""
-    environments, temperatures = [KNOWN, tiny_environment(rent=777), tiny_environment(rent=778)], [2.0, 0.0]
-    config = CONFIG.model_copy(update={"environments_at_once": 2, "episodes_per_environment": 2})
+    environments, temperatures = [KNOWN, tiny_environment(rent=777)], [2.0, 0.0]
+    config = CONFIG.model_copy(update={"environments_at_once": 1, "episodes_per_environment": 2})
     engine = RolloutEngine(taught.model_config, taught.tokenizer, InProcessSandbox(), config.rollout)
     together = await evaluate_environments(temperatures, engine, taught.params, environments, config, seed=0)
     assert len(together) == 2

@@ -141,10 +141,10 @@ def loss_and_gradients(untrained):
 
 
 @pytest.fixture(scope="module")
-def near_policy(untrained, ragged):
+def near_policy(untrained, ragged, loss_and_gradients):
     """The ragged batch with sampled log-probs near those of the model, so that every clip is met."""
     batch = batch_of(untrained.model_config, ragged)
-    logprobs_BT, _ = logprobs_and_pullback(untrained, batch)
+    _, logprobs_BT, _ = loss_and_gradients(batch)
     policy, sampled, *_ = ragged
     return batch._replace(sampled_logprobs_BT=(logprobs_BT - (policy - sampled)) * batch.loss_mask_BT)
 

@@ -85,35 +85,21 @@ def assert_the_same(found, expected, relative=1e-6):
         assert error / size <= relative
 
 
-@pytest.mark.parametrize(
-    ("episodes_per_row", "multiple"),
-    [(2, 1), (4, 16)],
-    ids=["half a group a row", "whole groups in blocks of 16 tokens"],
-)
-def test_the_loss_and_every_gradient_are_those_of_a_row_for_each_episode(
-    untrained, batches, loss_and_gradients, episodes_per_row, multiple
-):
-    plain, shared = batches(1), batches(episodes_per_row, multiple)
-    assert shared.tokens_BT.shape[0] * episodes_per_row == plain.tokens_BT.shape[0]
+def test_the_loss_and_every_gradient_are_those_of_a_row_for_each_episode(untrained, batches, loss_and_gradients):
+    """Half a group a row, in blocks of 16 tokens."""
+    plain, shared = batches(1), batches(2, 16)
+    assert shared.tokens_BT.shape[0] * 2 == plain.tokens_BT.shape[0]
     assert float(shared.loss_mask_BT.sum()) == float(plain.loss_mask_BT.sum())
     expected = loss_and_gradients(untrained.params, plain)
     # The plain batch with its rows in reverse differs from itself by 1.1e-6: float32 sums in another order.
     assert_the_same(loss_and_gradients(untrained.params, shared), expected, relative=2e-6)
 
 
-@pytest.mark.parametrize(
-    ("episodes_per_row", "multiple"),
-    [(1, 1), (2, 16)],
-    ids=["an episode after the other", "halves of groups in blocks of 16 tokens"],
-)
-def test_packed_rows_are_fewer_and_are_learnt_from_as_rows_of_their_own(
-    untrained, batches, loss_and_gradients, episodes_per_row, multiple
-):
-    plain = batches(1)
-    packed_parts = 4 // episodes_per_row
-    packed = batches(episodes_per_row, multiple, packed_parts, bucket_tokens=512 if multiple > 1 else 64)
+def test_packed_rows_are_fewer_and_are_learnt_from_as_rows_of_their_own(untrained, batches, loss_and_gradients):
+    """Halves of groups in blocks of 16 tokens."""
+    plain, packed = batches(1), batches(2, 16, 2, bucket_tokens=512)
     with_loss = int((packed.loss_mask_BT > 0).any(axis=1).sum())
-    assert with_loss < 8 // episodes_per_row == len(packed.tokens_BT)
+    assert with_loss < 4 == len(packed.tokens_BT)
     assert float(packed.loss_mask_BT.sum()) == float(plain.loss_mask_BT.sum())
     expected = loss_and_gradients(untrained.params, plain)
     assert_the_same(loss_and_gradients(untrained.params, packed), expected)
