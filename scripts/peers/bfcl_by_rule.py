@@ -1,6 +1,6 @@
 """BFCL answered by a program that reads no meaning: how far words and numbers of a question carry.
 
-    python scripts/bfcl_by_rule.py configs/smollm2_bfcl.toml out=runs/real/bfcl_by_rule
+    python -m scripts.peers.bfcl_by_rule configs/smollm2_bfcl.toml out=runs/real/bfcl_by_rule
 
     tool       the one whose name and description share the most words with the question
     arguments  for each required parameter the next number, quoted text, name with a capital or known choice in the
