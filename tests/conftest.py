@@ -19,7 +19,7 @@ phases = [Phase.explicit, Phase.generate] if "MUTANT_UNDER_TEST" in os.environ e
 settings.register_profile("repeatable", derandomize=True, deadline=None, phases=phases)
 settings.load_profile("repeatable")
 
-# Tests compile far more than they compute: without optimisation a third less time goes into a clean checkout's programs.
+# Tests compile more than they compute: without optimisation the programs of a clean checkout take a third less time.
 flags = "--xla_force_host_platform_device_count=8 --xla_backend_optimization_level=0"
 os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {flags}".strip()
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
