@@ -19,9 +19,7 @@ phases = [Phase.explicit, Phase.generate] if "MUTANT_UNDER_TEST" in os.environ e
 settings.register_profile("repeatable", derandomize=True, deadline=None, phases=phases)
 settings.load_profile("repeatable")
 
-# Tests compile more than they compute: without optimisation the programs of a clean checkout take a third less time.
-flags = "--xla_force_host_platform_device_count=8 --xla_backend_optimization_level=0"
-os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {flags}".strip()
+os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=8".strip()
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 # Compiled programs are shared by all test processes, the commands that they start, and later runs: JAX finds a program
 # by its text, its flags and its compiler. They are kept in the virtual environment; if there is none, among the user's
@@ -45,6 +43,13 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 # Collecting makes a million objects that stay: to look through them for garbage, again and again, took a third of it.
 gc.disable()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Compile the programs of fast tests without optimisation: they compile more than they compute."""
+    flag = "--xla_backend_optimization_level=0"
+    if config.option.markexpr == "not slow" and flag not in os.environ["XLA_FLAGS"]:
+        os.environ["XLA_FLAGS"] += f" {flag}"
 
 
 @pytest.hookimpl(tryfirst=True)
