@@ -103,10 +103,10 @@ real: $(GGUF) $(VENV)/installed
 	test -f $(REAL)/hf/provenance.json || $(ASTRA) convert gguf-to-hf $(GGUF) $(REAL)/hf
 	test -f $(REAL)/base/params.whole.json || $(ASTRA) convert hf-to-orbax $(REAL)/hf $(REAL)/base
 	$(ASTRA) synthesize trajectories configs/smollm2_trajectories.toml $(DOCUMENTS)
-	$(ASTRA) synthesize trajectories configs/smollm2_trajectories.toml $(DOCUMENTS) seed=1 count=400 max_offered_tools=2 \
-	max_sample_tokens=512 out=$(REAL)/trajectories_short
+	$(ASTRA) synthesize trajectories configs/smollm2_trajectories.toml $(DOCUMENTS) seed=1 count=400 max_offered_tools=1 \
+	refuse_share=0.3 max_sample_tokens=512 out=$(REAL)/trajectories_short
 	$(ASTRA) synthesize environments configs/smollm2_environments.toml
-	$(ASTRA) synthesize environments configs/smollm2_environments.toml seed=1 count=120 out=$(REAL)/demonstrations
+	$(ASTRA) synthesize environments configs/smollm2_environments.toml seed=1 count=400 out=$(REAL)/demonstrations
 	$(ASTRA) synthesize environments configs/smollm2_environments.toml seed=2 count=128 out=$(REAL)/heldout \
 	'disjoint_from=["$(REAL)/environments","$(REAL)/demonstrations"]' '$(HELD_OUT_DOMAINS)'
 	for set in environments heldout; do test -f $(REAL)/$$set/certificate.json \
@@ -114,6 +114,7 @@ real: $(GGUF) $(VENV)/installed
 	$(ASTRA) sft configs/smollm2_sft.toml
 	$(ASTRA) rl configs/smollm2_rl.toml
 	$(ASTRA) evaluate bfcl configs/smollm2_bfcl.toml policy=$(REAL)/base out=$(REAL)/bfcl_base_mended mend_format=true
+	$(BIN)/python -m scripts.peers.bfcl_by_rule configs/smollm2_bfcl.toml out=$(REAL)/bfcl_by_rule
 	for policy in base sft/policy rl/policy; do name=$${policy%/policy}; \
 	$(ASTRA) evaluate bfcl configs/smollm2_bfcl.toml policy=$(REAL)/$$policy out=$(REAL)/bfcl_$$name && \
 	$(ASTRA) evaluate environments configs/smollm2_evaluation.toml policy=$(REAL)/$$policy out=$(REAL)/heldout_$$name && \
