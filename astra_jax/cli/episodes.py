@@ -16,7 +16,7 @@ from astra_jax.cli.surroundings import with_sandbox
 from astra_jax.config import load_config
 from astra_jax.episodes.log import LoggedEpisode, read_episodes
 from astra_jax.episodes.rollout import RolloutEngine
-from astra_jax.errors import RunUnreadable
+from astra_jax.errors import RunUnreadable, UsageError
 from astra_jax.evaluate.baselines import evaluate_program, lexical
 from astra_jax.evaluate.environments import (
     Evaluation,
@@ -81,7 +81,10 @@ def evaluate(options: argparse.Namespace) -> None:
 
 def evaluate_text(options: argparse.Namespace) -> None:
     """Print the loss of a policy on a text."""
-    text = public_text() if options.file is None else options.file.read_text(encoding="utf-8")
+    try:
+        text = public_text() if options.file is None else options.file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"--file {options.file} cannot be read: {error}; name a text in UTF-8") from error
     policy = load_policy(options.policy)
     windows = windows_of(text, policy.tokenizer, count=options.windows)
     losses = text_loss(policy, windows)

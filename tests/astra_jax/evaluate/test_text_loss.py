@@ -26,12 +26,16 @@ def test_windows_share_a_token_and_the_loss_is_the_mean_over_their_tokens(untrai
     assert text_loss(untrained, windows) == pytest.approx(list(wanted), rel=1e-5)
 
 
-def test_the_command_reads_a_file_or_says_that_it_is_too_short(untrained, tmp_path, capsys):
+def test_the_command_reads_a_file_or_says_why_it_does_not(untrained, tmp_path, capsys):
     save_policy(untrained, tmp_path / "policy")
     (tmp_path / "text.txt").write_text("A ship left the harbour. " * 200)
     command = ["evaluate", "text", str(tmp_path / "policy"), "--file", str(tmp_path / "text.txt"), "--windows", "1"]
     assert main([*command, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["tokens"] == WINDOW_TOKENS
-    (tmp_path / "text.txt").write_text("A ship.")
+    for bad, said in ((b"A ship.", "is shorter than 513"), (b"\xfc", "cannot be read: 'utf-8' codec")):
+        (tmp_path / "text.txt").write_bytes(bad)
+        assert main(command) == 2
+        assert said in capsys.readouterr().err
+    (tmp_path / "text.txt").unlink()
     assert main(command) == 2
-    assert "is shorter than 513" in capsys.readouterr().err
+    assert "No such file" in capsys.readouterr().err
