@@ -21,7 +21,7 @@ def stand_in(tmp_path, monkeypatch):
 
 
 def test_an_answer_that_the_code_evaluates_reaches_nothing_of_ours(stand_in, tmp_path, monkeypatch):
-    monkeypatch.setattr(acebench, "_CPU_SECONDS", 1)
+    monkeypatch.setattr(acebench, "_CPU_SECONDS", 2)
     (tmp_path / "secret").write_text("secret")
     attempts = {
         "agent_multi_turn_0": f"[open('{tmp_path}/secret').read()]",

@@ -122,7 +122,7 @@ def names_of_units() -> list[tuple[str, str, str]]:
     return [(kind, factor, name.replace("_", " ")) for kind, factor, names in UNITS for name in names.split()]
 
 
-@settings(max_examples=3)  # with each of some two hundred names
+@settings(max_examples=40)  # with each of some two hundred names
 @given(
     number=st.decimals(0, 10**9, places=2),
     with_separators=st.booleans(),
