@@ -1,10 +1,10 @@
-"""BFCL answered by a program that reads no meaning: how far words and numbers of a question carry.
+"""BFCL's single-turn cases by a program that reads no meaning: how far words and numbers of a question carry.
 
     python -m scripts.peers.bfcl_by_rule configs/smollm2_bfcl.toml out=runs/real/bfcl_by_rule
 
     tool       the one whose name and description share the most words with the question
     arguments  for each required parameter the next number, quoted text, name with a capital or known choice in the
-               question, by the parameter's type
+               question, by the parameter's type; a flag is true
 
 It serves this program as a model and runs `astra evaluate bfcl` with the rest of the command line.
 """
