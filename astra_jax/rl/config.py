@@ -163,7 +163,7 @@ def open_rl_run(config: RLConfig) -> RunManifest:
     """Return the record of the run in `out`; refuse a run that was begun with another config, data or code."""
     held_out = config.held_out
     if config.max_attack_f1 is not None:
-        require_certified(config.environments, config.max_attack_f1)
+        require_certified(config.environments, config.max_attack_f1, config.irrelevant_per_band)
     return open_run(
         RL_RUN,
         config,

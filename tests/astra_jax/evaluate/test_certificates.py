@@ -22,6 +22,7 @@ from tests.astra_jax.evaluate.test_baselines import synthesised
 from tests.astra_jax.rl.configs import tiny_rl_config
 
 HARD = {"difficulty": "hard", "name_parts": {}, "count": 4, "irrelevant_per_band": {"high": 2, "medium": 1, "low": 1}}
+ALL = dict.fromkeys(("high", "medium", "low"), 99)
 ENDINGS = {"varieties": {"plain": 0.4, "stateful": 0.2, "withheld_tool": 0.2, "missing_parameter": 0.2}}
 
 
@@ -71,9 +72,9 @@ def test_a_changed_certificate_does_not_hold(attacked, few, sandbox_url, monkeyp
         attack["f1"] = 0.0
     file.write_text(json.dumps(certificate))
     with pytest.raises(RecordDirectoryError, match="do not agree"):  # with the best attack that it says
-        require_certified(directory, 0.15)
+        require_certified(directory, 0.15, ALL)
     file.write_text(json.dumps(certificate | {"best_attack": "empty", "best_attack_f1": 0.0, "gap": 1.0}))
-    require_certified(directory, 0.15)  # a careful forgery, which only computing finds
+    require_certified(directory, 0.15, ALL)  # a careful forgery, which only computing finds
     assert main(["records", "verify", str(directory), "--sandbox", sandbox_url]) == 1
     (said,) = re.findall("^certificate.json: (.*)", capsys.readouterr().err, re.MULTILINE)
     assert "f1: 0.0 before" in said
@@ -107,7 +108,17 @@ def test_a_certificate_that_is_not_whole_or_at_fault_is_refused(monkeypatch, few
     found = read_certificate(few)
     monkeypatch.setattr(certified, "read_certificate", lambda _: found.model_copy(update=changes(found)))
     with pytest.raises(ConfigError, match=r"all attacks on all of it|source of a tool in 1 episodes|must have F1 1"):
-        require_certified(few, 1.0)
+        require_certified(few, 1.0, ALL)
+
+
+def test_a_rollout_that_hides_distractors_has_no_certificate(few):
+    most = max(
+        sum(irrelevant.band == "high" for irrelevant in environment.irrelevant_tools)
+        for environment in RecordSource(few, Environment)
+    )
+    require_certified(few, 1.0, ALL | {"high": most})
+    with pytest.raises(ConfigError, match=f"up to {most} of the band high, and its certificate is of all distractors"):
+        require_certified(few, 1.0, ALL | {"high": most - 1})
 
 
 def test_the_destination_is_checked_before_an_attack_runs(few, tmp_path, capsys):
@@ -124,10 +135,10 @@ def test_a_certificate_of_other_records_does_not_hold(attacked, tmp_path):
     assert read_certificate(directory) is None  # it went with the records that it is of
     (directory / "certificate.json").write_bytes(certificate)
     with pytest.raises(RecordDirectoryError, match=r"of other records.*astra records attack"):
-        require_certified(directory, 0.15)
+        require_certified(directory, 0.15, ALL)
     next(directory.glob("*.array_record")).write_bytes(b"tampered under the same card")
     with pytest.raises(RecordDirectoryError, match="SHA-256"):
-        require_certified(directory, 0.15)
+        require_certified(directory, 0.15, ALL)
 
 
 def test_a_run_refuses_environments_before_it_begins(tmp_path, untrained):
@@ -140,7 +151,7 @@ def test_a_run_refuses_environments_before_it_begins(tmp_path, untrained):
 
 def test_a_plain_set_is_solved_by_words_and_refused_for_training(plain, few, capsys):
     with pytest.raises(ConfigError, match=r"no certificate of all .* run `astra records attack"):
-        require_certified(plain, 0.15)
+        require_certified(plain, 0.15, ALL)
     shutil.copy(few / "certificate.json", plain)
     assert main(["records", "attack", str(plain), "--json"]) == 0  # an earlier certificate is replaced
     certificate = json.loads(capsys.readouterr().out)
@@ -149,5 +160,5 @@ def test_a_plain_set_is_solved_by_words_and_refused_for_training(plain, few, cap
     assert certificate["attacks"]["lexical"]["f1"] > 0.4
     assert certificate["floor_f1"] > 0  # a refusal is right somewhere
     with pytest.raises(ConfigError, match="solved without skill"):
-        require_certified(plain, 0.15)
-    require_certified(plain, 1.0)
+        require_certified(plain, 0.15, ALL)
+    require_certified(plain, 1.0, ALL)
