@@ -33,8 +33,9 @@ from jax.ad_checkpoint import checkpoint_name
 from astra_jax.model.attention import attention
 from astra_jax.model.config import ModelConfig, Params
 from astra_jax.model.embedding import embed_tokens
+from astra_jax.model.projection import project
 from astra_jax.model.remat import MLP_INPUT, remat
-from astra_jax.model.sharding import ambient_mesh, constrain
+from astra_jax.model.sharding import constrain
 
 
 class Rope(NamedTuple):
@@ -90,19 +91,6 @@ def _rms_norm(x: jax.Array, weight: jax.Array, eps: float) -> jax.Array:
     return (normed * weight.astype(jnp.float32)).astype(x.dtype)
 
 
-def _project(x: jax.Array, weights: jax.Array) -> jax.Array:
-    """x [B, T, …in] · weights [...in, ...out] = [B, T, ...out], in the dtype of x."""
-    num_in = x.ndim - 2
-    weights = weights.astype(x.dtype)
-    if ambient_mesh() is not None:
-        return jnp.tensordot(x, weights, num_in)
-    # One row per token: for the gradient of three-dimensional products XLA's CPU backend first copies the activations
-    # transposed, which takes longer than the product. Under a mesh B and T are sharded apart and must stay so.
-    out = weights.shape[num_in:]
-    rows = x.reshape(-1, math.prod(x.shape[2:])) @ weights.reshape(-1, math.prod(out))
-    return rows.reshape(*x.shape[:2], *out)
-
-
 class Layer(nnx.Module):
     """One transformer block: x + attention(norm(x)), then x + mlp(norm(x))."""
 
@@ -132,7 +120,7 @@ class Layer(nnx.Module):
         """Return rotated queries [B, T, N, H] and keys [B, T, K, H], and values [B, T, K, H]."""
         eps, dtype = self.config.rms_norm_eps, x_BTD.dtype
         x_BTD = _rms_norm(x_BTD, self.attention_norm[...], eps)
-        q_BTNH, k_BTKH, v_BTKH = (_project(x_BTD, w[...]) for w in (self.q_proj, self.k_proj, self.v_proj))
+        q_BTNH, k_BTKH, v_BTKH = (project(x_BTD, w[...]) for w in (self.q_proj, self.k_proj, self.v_proj))
         if self.config.of_family.attention_bias:
             q_BTNH, k_BTKH = q_BTNH + self.q_bias[...].astype(dtype), k_BTKH + self.k_bias[...].astype(dtype)
             v_BTKH = v_BTKH + self.v_bias[...].astype(dtype)
@@ -142,11 +130,11 @@ class Layer(nnx.Module):
 
     def residual(self, x_BTD: jax.Array, attended_BTNH: jax.Array) -> jax.Array:
         """Return the block's output [B, T, D], from its input and the output of its heads."""
-        x_BTD = checkpoint_name(x_BTD + _project(attended_BTNH, self.o_proj[...]), MLP_INPUT)
+        x_BTD = checkpoint_name(x_BTD + project(attended_BTNH, self.o_proj[...]), MLP_INPUT)
         normed_BTD = _rms_norm(x_BTD, self.mlp_norm[...], self.config.rms_norm_eps)
-        gate_BTF = jax.nn.silu(_project(normed_BTD, self.gate_proj[...]))
-        up_BTF = _project(normed_BTD, self.up_proj[...])
-        return x_BTD + _project(gate_BTF * up_BTF, self.down_proj[...])
+        gate_BTF = jax.nn.silu(project(normed_BTD, self.gate_proj[...]))
+        up_BTF = project(normed_BTD, self.up_proj[...])
+        return x_BTD + project(gate_BTF * up_BTF, self.down_proj[...])
 
     def __call__(
         self, x_BTD: jax.Array, rope: Rope, segment_ids_BT: jax.Array, prefix_ids_BT: jax.Array | None = None
