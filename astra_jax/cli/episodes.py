@@ -6,7 +6,9 @@ import argparse
 import asyncio
 import json
 import platform
+import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 from astra_jax.chat.template import require_chat_template
@@ -54,13 +56,15 @@ def evaluate(options: argparse.Namespace) -> None:
         policy = load_policy(config.policy)
         require_chat_template(config.policy, policy.tokenizer)
 
+    say = partial(print, file=sys.stderr, flush=True)
+
     async def run(sandbox: AsyncSandboxClient) -> Evaluation:
         if options.baseline is not None:
             return await evaluate_program(lexical, environments, config, sandbox)
         engine = RolloutEngine(policy.model_config, policy.tokenizer, sandbox, config.rollout)
         temperatures = [config.rollout.temperature]
         (found,) = await evaluate_environments(
-            temperatures, engine, policy.params, environments, config, seed=config.seed
+            temperatures, engine, policy.params, environments, config, seed=config.seed, say=say
         )
         return found
 

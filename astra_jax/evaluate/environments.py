@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from pydantic import Field
@@ -119,11 +120,13 @@ async def evaluate_environments(
     config: EvaluationConfig,
     *,
     seed: int,
+    say: Callable[[str], None] = lambda line: None,
 ) -> list[Evaluation]:
     """Run every environment whose prompt fits and that has something to solve, at each temperature.
 
     Temperatures run side by side, with the same tools and random numbers, so that a prompt is computed once. Errors of
-    the service are not told apart, so each evaluation has all of them.
+    the service are not told apart, so each evaluation has all of them. `say` is given a line after each
+    `environments_at_once`.
 
     Raises:
         PromptTooLong: there is no such environment.
@@ -152,6 +155,8 @@ async def evaluate_environments(
         )
         for groups, further in zip(of_temperatures, of_lot, strict=True):
             groups += further
+        reward = fmean(episode_reward(episode) for group in of_temperatures[0] for episode in group)
+        say(f"evaluate: {first + len(chosen)} of {len(fitting)} environments, mean reward {reward:.3f} so far")
     errors = service_errors(engine.sandbox.service_errors, errors_before)
     return [
         sum_up(groups, seed=seed, num_left_out=len(starts) - len(fitting), errors=errors) for groups in of_temperatures

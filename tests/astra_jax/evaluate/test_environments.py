@@ -141,7 +141,9 @@ def test_the_command_writes_figures_and_episodes_with_their_token_ids(taught, tm
         "[rollout]\nmax_prompt_tokens = 256\nmax_response_tokens = 160\nmax_turns = 6\ntemperature = 0\n"
     )
     assert main(["evaluate", "environments", str(config), "--json"]) == 0
-    figures = json.loads(capsys.readouterr().out.splitlines()[-1])
+    said = capsys.readouterr()
+    assert "evaluate: 1 of 1 environments, mean reward " in said.err
+    figures = json.loads(said.out.splitlines()[-1])
     assert figures == json.loads((tmp_path / "out" / "figures.json").read_text())
     assert (figures["policy"], figures["temperature"], figures["answer_accuracy"]) == ("sft", 0.0, 1.0)
     (episode,) = read_episodes(tmp_path / "out" / "episodes.jsonl")
