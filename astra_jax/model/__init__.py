@@ -17,4 +17,5 @@ families           The families of dense models: what sets one apart, in one tab
                    common.
 packed_attention   Rows of several segments on a GPU: cuDNN's packed layout, in which each segment is a sequence of its
                    own.
+projection         Products of activations and weights, in the form that a backend multiplies fastest.
 """
