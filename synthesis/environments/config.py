@@ -92,8 +92,8 @@ class EnvironmentsConfig(BaseModel):
     """Shares of the environments whose demonstration has a habit; `proving/demonstrations.py` describes each habit. The
     others, and those without room for their habit, demonstrate their gold episode."""
     difficulty: Difficulty = "plain"
-    """`plain`, or `hard`: questions share no words with their tools' documents, and each tool has siblings, which
-    are offered beside `irrelevant_per_band`."""
+    """`plain`; `reworded`: each tool has siblings that other words of one meaning tell from it (embedded teacher); or
+    `hard`: questions share no words with their tools' documents, and each tool has siblings."""
     max_hops: int = Field(default=5, ge=1)
     """Maximum number of hops of a question."""
     quality_threshold: float = Field(default=0.9, ge=0, le=1)
@@ -128,6 +128,8 @@ class EnvironmentsConfig(BaseModel):
             raise ValueError(f"[lookups] has no numbers of tool calls for {', '.join(without)}; add them")
         if (total := sum(self.demonstrations.values())) > 1:
             raise ValueError(f"expected shares of demonstrations that sum to at most 1, found {total:g}")
+        if self.difficulty == "reworded" and (self.teacher or {*self.varieties} & {"stateful", "stateful_database"}):
+            raise ValueError('difficulty = "reworded" does not go with a [teacher] or stateful varieties; leave one out')
         if self.difficulty == "hard" and self.unseen != "worlds":
             raise ValueError('difficulty = "hard" does not go with unseen tools or unseen domains; leave one out')
         return self

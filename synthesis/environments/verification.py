@@ -52,12 +52,12 @@ async def verify_environments(directory: Path, sandbox_url: str) -> Verification
 async def verify_environment(environment: Environment, sandbox: Sandbox, executable: ExecutableTools) -> None:
     """Check one environment: its shape, Φ, the proof of each of its tools, and its distractors.
 
-    A distractor runs; a hard environment's gives none of its answers to a gold call.
+    A distractor runs; unless the environment is plain, it gives none of its answers to a gold call.
     """
     await _check_gold_calls(environment, sandbox, prove)
     await executable.check(_unused(environment), environment.irrelevant_tools)
     await verify_demonstration(environment, sandbox)
-    if environment.difficulty == "hard":
+    if environment.difficulty != "plain":
         distractors = [irrelevant.tool for irrelevant in environment.irrelevant_tools]
         tried = await tried_on_gold_calls(sandbox, distractors, environment)
         for tool, (told, _) in zip(distractors, tried, strict=True):

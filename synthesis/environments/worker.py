@@ -75,8 +75,9 @@ def prompt_version_of(config: EnvironmentsConfig, plan: EnvironmentPlan, teacher
     names = [_EMBEDDED_VERSION if embedded else version_of(*(prompt.prompt_version for prompt in PROMPTS))]
     if config.scaled_documents:
         names.append(named("tool-document-scaling", ScaleToolDocument))
-    if knowledge.difficulty == "hard":
-        names += [HARD_WORDING_VERSION, named("sibling-tools", WriteSiblingTools)]
+    if knowledge.difficulty != "plain":
+        wording = HARD_WORDING_VERSION if knowledge.difficulty == "hard" else "reworded-1"
+        names += [wording, named("sibling-tools", WriteSiblingTools)]
     if config.naturalness_threshold:
         names.append(named("naturalness", JudgeNaturalness))
     if knowledge.packages:
@@ -166,9 +167,9 @@ class EnvironmentsWorker:
         environment = self._without_tools(plan, knowledge, seed, instance, draft.quality).model_copy(
             update={"sub_questions": sub_questions, "tools": tools, "naturalness": draft.naturalness}
         )
-        if self._config.difficulty == "hard":
+        if (difficulty := self._config.difficulty) != "plain":
             siblings = await write_siblings(teacher, sandbox, knowledge, environment, seed=seed)
-            environment = environment.model_copy(update={"difficulty": "hard", "irrelevant_tools": siblings})
+            environment = environment.model_copy(update={"difficulty": difficulty, "irrelevant_tools": siblings})
         if plan.variety == "missing_parameter":
             return await omit_parameter(teacher, knowledge, environment, seed=seed)
         return environment

@@ -17,7 +17,7 @@ from synthesis.run.json_values import JsonObject, JsonValue, canonical_json
 Scenario = Literal["single_hop", "parallel_single_hop", "multi_hop", "parallel_multi_hop"]
 SimilarityBand = Literal["high", "medium", "low"]
 DATABASE_PROGRAM: Final = Path(__file__).with_name("database.py").read_text(encoding="utf-8")
-Difficulty = Literal["plain", "hard"]
+Difficulty = Literal["plain", "reworded", "hard"]
 """`plain`: the question uses the words of its tools' documents, so matching words finds the tools. `hard`: the question
 uses other words, and other tools with the same parameter give other answers."""
 
