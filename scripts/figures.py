@@ -25,9 +25,9 @@ POLICIES = {
     "base": "base",
     "sft": "SFT",
     "rl": "RL",
-    "lexical": "`lexical`",
+    "told_names": "`told_names`",
 }
-_README_HEAD = "| greedy; seed 0 | base | SFT | RL | `lexical` |"
+_README_HEAD = "| greedy; seed 0 | base | SFT | RL | `told_names` |"
 _HEAD = (
     "| seed | policy | temperature | F1, unseen worlds | F1, unseen tools | F1, unseen domains | final answer right | "
     "calls per episode | irrelevant calls |"
@@ -62,10 +62,10 @@ def promises(summary: Summary) -> Iterator[tuple[str, bool]]:
 
 
 def readme_table(summary: Summary) -> str:
-    """Return the README's table of one seed: base, SFT and RL (greedy), and the program `lexical`."""
+    """Return the README's table of one seed: base, SFT and RL (greedy), and the program `told_names`."""
 
     def cell(name: str, key: str, form: str) -> str:
-        setting = "heldout" if name == "lexical" else "heldout_greedy"
+        setting = "heldout" if name == "told_names" else "heldout_greedy"
         return form.format(summary[setting][name][key])
 
     lines = [_README_HEAD, "|" + "---|" * 5]
@@ -77,7 +77,7 @@ def readme_table(summary: Summary) -> str:
         ("calls of irrelevant tools", "irrelevant_call_share", "{:.1%}"),
         ("calls per episode", "tool_calls_per_episode", "{:.2f}"),
     ):
-        cells = [cell(name, key, form) for name in ("base", "sft", "rl", "lexical")]
+        cells = [cell(name, key, form) for name in ("base", "sft", "rl", "told_names")]
         lines.append(f"| {row} | {' | '.join(cells)} |".replace("%", " %"))
     return "\n".join(lines)
 

@@ -18,7 +18,7 @@ def a_summary(**changes: Any) -> dict[str, Any]:
         "base": policy,
         "sft": policy | {"f1": 0.35},
         "rl": policy | {"f1": 0.5, "irrelevant_call_share": 0.015, "f1_unseen_tools": 0.25},
-        "lexical": {key: value for key, value in policy.items() if key != "temperature"},
+        "told_names": {key: value for key, value in policy.items() if key != "temperature"},
     }
     return {
         "seed": 0,

@@ -31,6 +31,10 @@ from tests.synthesis.environments.made import tiny_config
             {"difficulty": "hard", "unseen": "tools", "disjoint_from": ["training"]},
             'difficulty = "hard" does not go with unseen tools',
         ),
+        (
+            {"difficulty": "reworded", "varieties": {"stateful": 1.0}},
+            'difficulty = "reworded" does not go with a .teacher. or stateful varieties',
+        ),
     ],
 )
 def test_a_config_that_contradicts_itself_is_refused(fields, message):
