@@ -11,13 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal
+from typing import Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from synthesis.embeddings import Embedding
 from synthesis.questions.knowledge import Unseen
-from synthesis.records import Difficulty, Habit, Language, Scenario, SimilarityBand
+from synthesis.records import Difficulty, Language, Scenario, SimilarityBand
 from synthesis.teacher.config import OpenAITeacherConfig
 
 Variety = Literal["plain", "stateful", "stateful_database", "withheld_tool", "missing_parameter"]
@@ -88,9 +88,6 @@ class EnvironmentsConfig(BaseModel):
     """Number of first and of second parts of entity names by language; without an entry all parts are used."""
     varieties: dict[Variety, float] = {"plain": 1.0}
     """Shares by kind: `plain`, `stateful`, `stateful_database` (SQLite), `withheld_tool`, `missing_parameter`."""
-    demonstrations: dict[Habit, Annotated[float, Field(ge=0, le=1)]] = {}
-    """Shares of the environments whose demonstration has a habit; `proving/demonstrations.py` describes each habit. The
-    others, and those without room for their habit, demonstrate their gold episode."""
     difficulty: Difficulty = "plain"
     """`plain`; `reworded`: each tool has siblings that other words of one meaning tell from it (embedded teacher); or
     `hard`: questions share no words with their tools' documents, and each tool has siblings."""
@@ -126,8 +123,6 @@ class EnvironmentsConfig(BaseModel):
             )
         if without := sorted(self.scenarios.keys() - self.lookups.keys()):
             raise ValueError(f"[lookups] has no numbers of tool calls for {', '.join(without)}; add them")
-        if (total := sum(self.demonstrations.values())) > 1:
-            raise ValueError(f"expected shares of demonstrations that sum to at most 1, found {total:g}")
         if self.difficulty == "reworded" and (self.teacher or {*self.varieties} & {"stateful", "stateful_database"}):
             raise ValueError('difficulty = "reworded" does not go with a [teacher] or stateful varieties; leave one out')
         if self.difficulty == "hard" and self.unseen != "worlds":
@@ -138,8 +133,8 @@ class EnvironmentsConfig(BaseModel):
 def held_out_configs(training: EnvironmentsConfig) -> dict[str, EnvironmentsConfig]:
     """Return the config of each further split by the name of its folder beside the training's, in order of synthesis.
 
-    The shares and sizes are the training's, but none has demonstrations. Unseen domains are all of
-    `EnvironmentsConfig`'s default domains that the training does not have, in equal shares.
+    The shares and sizes are the training's. Unseen domains are all of `EnvironmentsConfig`'s default domains that the
+    training does not have, in equal shares.
 
     >>> training = EnvironmentsConfig(seed=0, count=1000, out="runs/train", domains={"library": 1.0})
     >>> splits = held_out_configs(training)
@@ -168,5 +163,5 @@ def held_out_configs(training: EnvironmentsConfig) -> dict[str, EnvironmentsConf
         "heldout_domains": {"count": NUM_UNSEEN, "disjoint_from": learnt_from, "unseen": "domains", "domains": others},
     }
     for number, name in enumerate(names, start=1):
-        changes[name] |= {"seed": training.seed + number * _SEED_OFFSET, "out": out[name], "demonstrations": {}}
+        changes[name] |= {"seed": training.seed + number * _SEED_OFFSET, "out": out[name]}
     return {name: training.model_copy(update=change) for name, change in changes.items()}

@@ -122,10 +122,6 @@ class QualityScore(Record):
         return total / 4
 
 
-Habit = Literal["calls_distractor", "repeats_call", "stops_early", "one_call_too_many", "gives_up", "recovers"]
-"""The difference between a demonstration and the gold episode (see `environments/proving/demonstrations.py`)."""
-
-
 class StateCondition(Record):
     """A condition on the state at the end of an episode; any value without a condition must be as at the start."""
 
@@ -134,13 +130,6 @@ class StateCondition(Record):
     relation: Literal["equals", "changed_by", "absent"]
     """`changed_by`: the number has grown by `value` since the start, or shrunk if `value` is negative."""
     value: JsonValue = None
-
-
-class Demonstration(Record):
-    """An episode of an agent with a habit, which SFT imitates instead of the gold episode."""
-
-    habit: Habit
-    messages: tuple[Message, ...]
 
 
 class Environment(KeptRecord):
@@ -174,8 +163,6 @@ class Environment(KeptRecord):
     left_out: str | None = Field(default=None, exclude_if=lambda left_out: left_out is None)
     """Value of the omitted parameter for `ask_back`, which the user tells when asked. None, as in older records: the
     question back ends the episode."""
-    demonstration: Demonstration | None = Field(default=None, exclude_if=lambda demonstration: demonstration is None)
-    """Episode that SFT imitates; None: SFT imitates the gold episode."""
     quality: QualityScore
     naturalness: float | None = Field(default=None, ge=0, le=1, exclude_if=lambda naturalness: naturalness is None)
     """Score of the question's wording; None if nothing judged it."""
@@ -271,30 +258,23 @@ class Environment(KeptRecord):
         Tool responses read as they do in a rollout: the JSON text of the tool's value. Where the question leaves a
         value out, the user is asked for it first.
         """
+        documents = {tool.document.name: tool.document for tool in self.all_tools}
         messages = [Message(role="user", content=self.question)]
         if self.user_reply is not None:
             messages += [self._question_back(), Message(role="user", content=self.user_reply)]
         for level in self.gold_levels():
             calls = tuple(task.call for task in level if task.call is not None)
-            messages.append(Message(role="assistant", reasoning_content=self.reasoning_of(calls), tool_calls=calls))
+            reasoning = reasoning_before(calls, self.language, documents)
+            messages.append(Message(role="assistant", reasoning_content=reasoning, tool_calls=calls))
             for call, task in zip(calls, level, strict=True):
                 content = json.dumps(task.gold_reply, ensure_ascii=False)
                 messages.append(Message(role="tool", content=content, tool_call_id=call.id))
-        messages.append(self.final_message(self.answer))
+        messages.append(self._final_message())
         return tuple(messages)
 
-    def reasoning_of(self, calls: Sequence[ToolCall]) -> str:
-        """Return the words of an agent before the calls of one turn."""
-        return reasoning_before(calls, self.language, {tool.document.name: tool.document for tool in self.all_tools})
-
-    def demonstrated_messages(self) -> tuple[Message, ...]:
-        """Return the episode that SFT imitates: the demonstration if there is one, else the gold episode."""
-        return self.gold_messages() if self.demonstration is None else self.demonstration.messages
-
-    def final_message(self, answer: JsonValue) -> Message:
-        """Return the last message of an agent that answers with a value, or with a list of them."""
+    def _final_message(self) -> Message:
         if self.ends_with_answer:
-            return answer_message(answer, self.language)
+            return answer_message(self.answer, self.language)
         return self._refusal() if self.expectation == "refuse" else self._question_back()
 
     def _refusal(self) -> Message:

@@ -25,7 +25,7 @@ ALL_BANDS = CONFIG.model_copy(update={"irrelevant_per_band": {"high": 1, "medium
 
 def synthesised(folder, url, **changes):
     config = load_config(EnvironmentsConfig, CONFIGS / "tiny_environments.toml")
-    config = config.model_copy(update={"count": 12, "demonstrations": {}, "out": folder / "environments", **changes})
+    config = config.model_copy(update={"count": 12, "out": folder / "environments", **changes})
     asyncio.run(synthesize_environments(config, ProceduralTeacher(), url))
     return config.out
 
