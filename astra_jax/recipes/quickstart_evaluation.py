@@ -68,7 +68,7 @@ class PolicyEvaluation:
 async def evaluate_baselines(out: Path, config_path: Path, *, seed: int, url: str) -> dict[str, JsonObject]:
     """Return the figures of the program `told_names`, by its name, on the environments of the policies' figures.
 
-    It knows the names in the question, reads no other word, and tries every tool that shares its parameter with another.
+    It knows the names in the question, reads no other word, and tries each tool that shares its parameter with others.
     An environment whose prompt is too long for the policy in `out/base` is left out for the program as well.
     """
     config = load_config(EvaluationConfig, config_path).model_copy(update={"seed": seed})

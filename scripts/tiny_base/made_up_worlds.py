@@ -219,7 +219,13 @@ def _draw_forms(rng: random.Random, year: str) -> DocumentForms:
         f"{_word(rng)} {{asked}} {rng.choice(_CONNECTORS)} {{entity}}",
     ]
     zh = ["{entity}的{asked}", "返回{entity}的{asked}", "查询{entity}{asked}"]
-    return DocumentForms(verbs, ["{entity}_{asked}", *rng.sample(names, 3)], {"en": en, "zh": zh}, {"en": " by year", "zh": "，按年份"}, year)
+    return DocumentForms(
+        verbs,
+        ["{entity}_{asked}", *rng.sample(names, 3)],
+        {"en": en, "zh": zh},
+        {"en": " by year", "zh": "，按年份"},
+        year,
+    )
 
 
 def draw_wording(rng: random.Random) -> ToolWording:

@@ -124,7 +124,9 @@ class EnvironmentsConfig(BaseModel):
         if without := sorted(self.scenarios.keys() - self.lookups.keys()):
             raise ValueError(f"[lookups] has no numbers of tool calls for {', '.join(without)}; add them")
         if self.difficulty == "reworded" and (self.teacher or {*self.varieties} & {"stateful", "stateful_database"}):
-            raise ValueError('difficulty = "reworded" does not go with a [teacher] or stateful varieties; leave one out')
+            raise ValueError(
+                'difficulty = "reworded" does not go with a [teacher] or stateful varieties; leave one out'
+            )
         if self.difficulty == "hard" and self.unseen != "worlds":
             raise ValueError('difficulty = "hard" does not go with unseen tools or unseen domains; leave one out')
         return self

@@ -6,9 +6,11 @@
     its tool            read_former_rent_of_apartment
     siblings            fetch_planned_rent_of_apartment · apartment_official_rent · …
 
-The world draws a meaning for each property, and a wording of it for the question and for the tool. Tools of other meanings are its
-siblings: in another world one of them is the tool that a question needs. All documents are drawn by one function, so
-that nothing but the meaning tells a tool from its siblings.
+The world draws a meaning for each property, and a wording of it for the question and another for the tool. Tools of
+other meanings are its siblings: in another world one of them is the tool that a question needs. All documents are drawn
+by one function, so that nothing but the meaning tells a tool from its siblings.
+
+Decided: docs/decisions/tiny.md, “The quickstart's tools are told from their siblings by a meaning in other words”.
 """
 
 from __future__ import annotations

@@ -34,7 +34,9 @@ def world_about(knowledge: Knowledge) -> World:
         BadReply: the knowledge is prose, an unknown domain, tables without a world, or hard and no domain.
     """
     if knowledge.difficulty != "plain" and knowledge.kind != "domain":
-        raise BadReply("the embedded teacher has other wordings for the domains that it knows alone; give a [teacher]")
+        raise BadReply(
+            'the embedded teacher has other wordings for the domains that it knows alone; set difficulty = "plain" or give a [teacher]'
+        )
     if knowledge.kind == "tables":
         return world_of_tables(knowledge.text, knowledge.domain, knowledge.language, knowledge.unseen)
     if knowledge.kind != "domain":

@@ -267,7 +267,7 @@ def _hard_world(
     yearly = frozenset(key for key, kind in kinds.items() if kind == "yearly")
     hard = hard_wording_of(domain, language, seed, yearly)
     wording = replace(KNOWN, year=hard.year)
-    world = World(domain, language, types, entities, values, wording, hard, seed, name_parts=near)
+    world = World(domain, language, types, entities, values, wording, hard, seed=seed, name_parts=near)
 
     def with_option(key: Property, document: ToolDocument) -> ToolDocument:
         return with_drawn_option(document, key, world.kind(*key), world.value_range(*key), seed, language)

@@ -37,7 +37,7 @@ def test_they_verify_and_a_distractor_that_answers_does_not(splits, tmp_path, sa
         document=altered(own.document, name=name),
         source=own.source.replace(f"def {own.document.name}(", f"def {name}("),
     )
-    first, *others = environment.irrelevant_tools
+    _, *others = environment.irrelevant_tools
     answers = IrrelevantTool(tool=twin, band="high", similarity=1.0, arguments=environment.sub_tasks[0].call.arguments)
     changed = altered(environment, irrelevant_tools=(answers, *others))
     assert faults(tmp_path / "twin", sandbox_url, changed) == ["distractor answers"]

@@ -1,4 +1,4 @@
-"""Reworded worlds: question and tool have one meaning in two wordings, and nothing else tells a tool from its siblings."""
+"""Reworded worlds: question and tool have one meaning in two wordings, which alone tells a tool from its siblings."""
 
 from __future__ import annotations
 
