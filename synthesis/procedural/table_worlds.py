@@ -35,7 +35,8 @@ def world_about(knowledge: Knowledge) -> World:
     """
     if knowledge.difficulty != "plain" and knowledge.kind != "domain":
         raise BadReply(
-            'the embedded teacher has other wordings for the domains that it knows alone; set difficulty = "plain" or give a [teacher]'
+            "the embedded teacher has other wordings for the domains that it knows alone; set difficulty to plain, or "
+            "give a [teacher]"
         )
     if knowledge.kind == "tables":
         return world_of_tables(knowledge.text, knowledge.domain, knowledge.language, knowledge.unseen)
