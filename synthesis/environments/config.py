@@ -24,11 +24,11 @@ Variety = Literal["plain", "stateful", "stateful_database", "withheld_tool", "mi
 """The particular property of an environment; the paper's environments are all plain."""
 
 RL_SPLIT: Final = "rl_environments"
-NUM_RL: Final = 640
-NUM_HELD_OUT: Final = 256
+NUM_RL: Final = 400
+NUM_HELD_OUT: Final = 192
 """Number of environments in each held-out split. Each is tried once, since mostly all of its episodes fail, or none
 does."""
-NUM_UNSEEN: Final = 48
+NUM_UNSEEN: Final = 96
 _SEED_OFFSET: Final = 1_000_000
 
 
@@ -141,8 +141,8 @@ def held_out_configs(training: EnvironmentsConfig) -> dict[str, EnvironmentsConf
     >>> training = EnvironmentsConfig(seed=0, count=1000, out="runs/train", domains={"library": 1.0})
     >>> splits = held_out_configs(training)
     >>> [(name, split.count, split.unseen) for name, split in splits.items()]
-    [('rl_environments', 640, 'worlds'), ('heldout', 256, 'worlds'), \
-('heldout_tools', 48, 'tools'), ('heldout_domains', 48, 'domains')]
+    [('rl_environments', 400, 'worlds'), ('heldout', 192, 'worlds'), \
+('heldout_tools', 96, 'tools'), ('heldout_domains', 96, 'domains')]
     >>> str(splits["heldout"].out), "library" in splits["heldout_domains"].domains
     ('runs/heldout', False)
 
