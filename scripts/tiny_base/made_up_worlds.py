@@ -47,7 +47,7 @@ _EASY: Final[dict[Scenario, float]] = dict(zip(LOOKUPS, (0.55, 0.25, 0.15, 0.05)
 _ALL: Final[dict[Scenario, float]] = dict(zip(LOOKUPS, (0.25, 0.3, 0.22, 0.23), strict=True))
 _CHINESE_SHARE: Final = 0.35
 _REWORDED_SHARE: Final = 0.8
-_SIBLING_SHARE: Final = 0.7
+_SIBLING_SHARE: Final = 0.85
 """Share of the tools beside those that a reworded world's questions call that are siblings of these."""
 
 _KINDS: Final[Sequence[AttributeKind]] = ("amount", "amount", "code", "code", "decimal", "date", "phone", "yearly")
@@ -204,28 +204,11 @@ def made_up_world(rng: random.Random, language: Language) -> World:
 
 def _draw_forms(rng: random.Random, year: str) -> DocumentForms:
     """Draw forms of documents for a reworded world: several, as each of its tools has its own."""
-    verbs = [_word(rng) if rng.random() < 0.2 else rng.choice((*_VERBS, "get")) for _ in range(6)]
-    names = [
-        "{verb}_{asked}_of_{entity}",
-        "{verb}_{entity}_{asked}",
-        "{verb}_{asked}_for_{entity}",
-        f"{{asked}}_{rng.choice(_CONNECTORS)}_{{entity}}",
-        f"{{verb}}_{{asked}}_{_word(rng)}_{{entity}}",
-    ]
-    en = [
-        "{asked} of {entity}",
-        "Returns the {asked} of {entity}",
-        "Gives {asked} for {entity}",
-        f"{_word(rng)} {{asked}} {rng.choice(_CONNECTORS)} {{entity}}",
-    ]
-    zh = ["{entity}的{asked}", "返回{entity}的{asked}", "查询{entity}{asked}"]
-    return DocumentForms(
-        verbs,
-        ["{entity}_{asked}", *rng.sample(names, 3)],
-        {"en": en, "zh": zh},
-        {"en": " by year", "zh": "，按年份"},
-        year,
-    )
+    connectors = rng.sample(_CONNECTORS, 3)
+    names = [f"{{asked}}_{connector}_{{entity}}" for connector in connectors]
+    en = [f"{{asked}} {connector} {{entity}}" for connector in connectors] + ["{asked} that {entity} has"]
+    zh = ["{entity}的{asked}", "{entity}{asked}"]
+    return DocumentForms(names, {"en": en, "zh": zh}, {"en": " by year", "zh": "，按年份"}, year)
 
 
 def draw_wording(rng: random.Random) -> ToolWording:

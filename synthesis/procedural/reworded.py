@@ -3,8 +3,8 @@
     property            rent
     meaning, drawn      former · previous · earlier
     the question asks   for the previous rent of apartment Amber Fox
-    its tool            read_former_rent_of_apartment
-    siblings            fetch_planned_rent_of_apartment · apartment_official_rent · …
+    its tool            former_rent_of_apartment
+    siblings            planned_rent_for_apartment · official_rent_by_apartment · …
 
 The world draws a meaning for each property, and a wording of it for the question and another for the tool. Tools of
 other meanings are its siblings: in another world one of them is the tool that a question needs. All documents are drawn
@@ -46,9 +46,8 @@ class Meaning:
 
 @dataclass(frozen=True)
 class DocumentForms:
-    """Forms that tools' names and descriptions are drawn from: {verb}, {asked}, {entity}."""
+    """Forms that tools' names and descriptions are drawn from: {asked}, {entity}."""
 
-    verbs: Sequence[str]
     names: Sequence[str]
     descriptions: Mapping[Language, Sequence[str]]
     by_year: Mapping[Language, str]
@@ -80,7 +79,7 @@ def document_forms(year: str) -> DocumentForms:
     """Return the forms of documents in reworded environments."""
     forms = written_words("reworded")["documents"]
     descriptions: dict[Language, Any] = {"en": forms["en"], "zh": forms["zh"]}
-    return DocumentForms(forms["verbs"], forms["names"], descriptions, forms["by_year"], year)
+    return DocumentForms(forms["names"], descriptions, forms["by_year"], year)
 
 
 def reworded(
@@ -105,7 +104,7 @@ def reworded(
     >>> labels = {("flat", "rent"): ("flat", "rent")}
     >>> words = reworded(random.Random(0), "en", labels, (), meanings(), document_forms("year"))
     >>> words.asks["flat", "rent"], words.documents["flat", "rent"].name
-    ('interim', 'find_temporary_rent_of_flat')
+    ('provisional', 'interim_rent_of_flat')
     """
     of_year, taken = frozenset(yearly), set[str]()
     asks: dict[Property, str] = {}
@@ -133,8 +132,7 @@ def _document(
 ) -> ToolDocument:
     (meaning, wording), (entity_type, property_name) = worded, key
     while True:
-        verb, form = rng.choice(forms.verbs), rng.choice(forms.names)
-        name = form.format(verb=verb, asked=f"{meaning.en[wording]}_{property_name}", entity=entity_type)
+        name = rng.choice(forms.names).format(asked=f"{meaning.en[wording]}_{property_name}", entity=entity_type)
         if name not in taken and len(name) <= MAX_NAME:
             break
     taken.add(name)
