@@ -88,9 +88,7 @@ def synthesize(quickstart: Path, out: Path, *, count: int) -> None:
     split = held_out_configs(of_quickstart)[RL_SPLIT]
     apart = [str(quickstart / name) for name in ("environments", "heldout")]
     settings = {"seed": split.seed, "count": count, "out": out, "disjoint_from": json.dumps(apart)}
-    # Without demonstrations, as the quickstart's own for RL.
-    none = {f"demonstrations.{habit}": 0 for habit in training.demonstrations}
-    astra("synthesize", "environments", "configs/tiny_environments.toml", **settings, **none)
+    astra("synthesize", "environments", "configs/tiny_environments.toml", **settings)
 
 
 def seed_of(quickstart: Path) -> int:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from pathlib import Path
 
 import pytest
 
@@ -22,7 +21,6 @@ from synthesis.procedural.worlds import domains
 from synthesis.questions.decomposition import QAInstance
 from synthesis.questions.knowledge import Knowledge
 from synthesis.record_io import write_records
-from synthesis.records import Demonstration, Environment, Message
 from synthesis.stage import Rejected
 from tests.synthesis.altered import altered
 from tests.synthesis.environments.made import all_kept, read, tiny_config, verdict
@@ -130,13 +128,10 @@ def question(*answers: object, answer: object = 7, entities: tuple[str, ...] = (
     return QAInstance.model_validate({**asked, "answer": answer, "nodes": nodes, "entities": entities})
 
 
-def taken_from(folder: Path, environment: Environment) -> TakenValues:
-    write_records(folder, [environment], kind="environment")
-    return TakenValues([folder])
-
-
 def test_entities_and_answers_of_another_split_are_taken_whether_upper_or_lower_case(tmp_path):
-    taken = taken_from(tmp_path / "other", tiny_environment())  # about the owner of Amber Falcon, which costs 2150
+    # About the owner of Amber Falcon, which costs 2150.
+    write_records(tmp_path / "other", [tiny_environment()], kind="environment")
+    taken = TakenValues([tmp_path / "other"])
     for asked, shared in (
         (question(7, entities=("Nobody",)), set()),
         (question(2150), {"2150"}),
@@ -145,21 +140,6 @@ def test_entities_and_answers_of_another_split_are_taken_whether_upper_or_lower_
         (question(True), set()),
     ):
         assert taken.shared_with(asked) == shared
-
-
-def test_values_in_calls_and_responses_of_a_demonstration_are_taken_but_no_errors(tmp_path):
-    environment = tiny_environment()
-    gold = environment.gold_messages()
-    asks = altered(gold[1].tool_calls[0], id="habit", arguments={"owner": "Misty Lynx"})
-    call = altered(gold[1], tool_calls=(asks,))
-    told = Message(role="tool", content='{"flat": "Blue Door", "rooms": 3}', tool_call_id="habit")
-    failed = altered(told, content="Silver Fox", is_error=True)
-    plain = altered(told, content="Green Gate")  # no JSON: a text by itself
-    turns = (call, told, call, plain, call, failed)
-    demonstration = Demonstration(habit="one_call_too_many", messages=(*gold[:-1], *turns, gold[-1]))
-    taken = taken_from(tmp_path / "other", altered(environment, demonstration=demonstration))
-    asked = question(entities=("Misty Lynx", "blue door", "3", "Silver Fox", "Green Gate"))
-    assert taken.shared_with(asked) == {"misty lynx", "blue door", "green gate"}
 
 
 def test_tools_and_domains_are_taken_if_they_must_be_unseen(tmp_path):
