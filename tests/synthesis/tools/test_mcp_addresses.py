@@ -93,9 +93,7 @@ async def test_a_server_that_was_started_anew_between_two_calls_does_not_know_th
                 assert await said_to(other, "far") == "FAR"
 
 
-@pytest.mark.parametrize(
-    ("text", "ended"), [("sleep", r"within 2 s"), ("http 500", "ended the session with HTTP 500")]
-)
+@pytest.mark.parametrize(("text", "ended"), [("sleep", r"within 2 s"), ("http 500", "ended the session with HTTP 500")])
 async def test_a_call_that_hangs_or_fails_ends_its_session_and_the_next_one_works(
     tmp_path, unused_tcp_port, text, ended
 ):
