@@ -25,9 +25,9 @@ POLICIES = {
     "base": "base",
     "sft": "SFT",
     "rl": "RL",
-    "lexical": "`lexical`",
+    "told_names": "`told_names`",
 }
-_README_HEAD = "| greedy; seed 0 | base | SFT | RL | `lexical` |"
+_README_HEAD = "| greedy; seed 0 | base | SFT | RL | `told_names` |"
 _HEAD = (
     "| seed | policy | temperature | F1, unseen worlds | F1, unseen tools | F1, unseen domains | final answer right | "
     "calls per episode | irrelevant calls |"
@@ -36,36 +36,28 @@ _HEAD = (
 
 def promises(summary: Summary) -> Iterator[tuple[str, bool]]:
     """Yield each promise of docs/results.md about one quickstart, and whether it is kept."""
-    at_1, greedy, policies = summary["heldout"], summary["heldout_greedy"], ("sft", "rl")
-    sft, rl = (at_1[name]["f1"] for name in policies)
-    greedy_sft, greedy_rl = (greedy[name] for name in policies)
+    at_1, greedy = summary["heldout"], summary["heldout_greedy"]
     yield f"quickstart in 10 minutes: {summary['seconds']['total'] / 60:.1f}", summary["seconds"]["total"] <= 600
     yield f"quickstart in 4 GiB: {summary['peak_rss_bytes'] / 2**30:.1f}", summary["peak_rss_bytes"] <= 4 * 2**30
-    yield f"SFT's F1 at least 0.30 at temperature 1: {sft:.3f}", sft >= 0.30
-    yield f"RL's F1 at least 0.10 above SFT's at temperature 1: {rl - sft:+.3f}", rl - sft >= 0.10
-    gain = greedy_rl["f1"] - greedy_sft["f1"]
-    yield f"RL's F1 at least 0.08 above SFT's, greedily: {gain:+.3f}", gain >= 0.08
-    calls = [at_1[name]["irrelevant_call_share"] for name in policies]
-    yield f"RL calls irrelevant tools less often: {calls[0]:.2%} -> {calls[1]:.2%}", calls[1] < calls[0]
-    calls = [figures["irrelevant_call_share"] for figures in (greedy_sft, greedy_rl)]
-    yield f"… half as often, greedily: {calls[0]:.2%} -> {calls[1]:.2%}", calls[1] <= calls[0] / 2
-    answers = [figures["answer_accuracy"] for figures in (greedy_sft, greedy_rl)]
-    yield (
-        f"RL answers rightly no less often, greedily: {answers[0]:.1%} -> {answers[1]:.1%}",
-        (answers[1] >= max(answers[0], 0.20)),
-    )
-    unseen, seen = greedy_rl["f1_unseen_tools"], greedy_rl["f1"]
-    yield f"F1 on unseen tools at least half of that on unseen worlds: {unseen:.3f}", unseen >= seen / 2
+    base, sft, rl = (greedy[name] for name in ("base", "sft", "rl"))
+    attack = at_1["told_names"]["f1"]
+    yield f"RL's F1 above a program that knows the names, {attack:.3f}: {rl['f1']:.3f}", rl["f1_interval"][0] > attack
+    for name, figures in (("SFT", sft), ("base", base)):
+        told = f"RL's F1 above the {name}'s on unseen worlds, intervals apart: {figures['f1']:.3f} -> {rl['f1']:.3f}"
+        yield told, rl["f1_interval"][0] > figures["f1_interval"][1]
+    for split in ("tools", "domains"):
+        before, after = (figures[f"f1_unseen_{split}"] for figures in (base, rl))
+        yield f"RL's F1 on unseen {split} not below the base's: {before:.3f} -> {after:.3f}", after >= before
     difference = summary["export"]["max_abs_logit_difference"]
     yield f"exported logits within 1e-4: {difference}", difference is not None and difference <= 1e-4
     yield "tensors bit-equal", summary["export"]["bit_equal"]
 
 
 def readme_table(summary: Summary) -> str:
-    """Return the README's table of one seed: base, SFT and RL (greedy), and the program `lexical`."""
+    """Return the README's table of one seed: base, SFT and RL (greedy), and the program `told_names`."""
 
     def cell(name: str, key: str, form: str) -> str:
-        setting = "heldout" if name == "lexical" else "heldout_greedy"
+        setting = "heldout" if name == "told_names" else "heldout_greedy"
         return form.format(summary[setting][name][key])
 
     lines = [_README_HEAD, "|" + "---|" * 5]
@@ -77,7 +69,7 @@ def readme_table(summary: Summary) -> str:
         ("calls of irrelevant tools", "irrelevant_call_share", "{:.1%}"),
         ("calls per episode", "tool_calls_per_episode", "{:.2f}"),
     ):
-        cells = [cell(name, key, form) for name in ("base", "sft", "rl", "lexical")]
+        cells = [cell(name, key, form) for name in ("base", "sft", "rl", "told_names")]
         lines.append(f"| {row} | {' | '.join(cells)} |".replace("%", " %"))
     return "\n".join(lines)
 

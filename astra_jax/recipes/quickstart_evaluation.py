@@ -21,7 +21,8 @@ from typing import Any, Final
 from astra_jax.checkpoints.policy import Policy, read_policy
 from astra_jax.config import load_config
 from astra_jax.episodes.rollout import RolloutEngine
-from astra_jax.evaluate.baselines import evaluate_program, lexical
+from astra_jax.evaluate.attacks import sharing_a_parameter, told_the_names
+from astra_jax.evaluate.baselines import evaluate_program
 from astra_jax.evaluate.conduct import figures_of, summed
 from astra_jax.evaluate.environments import Evaluation, EvaluationConfig, evaluate_environments, logged_episodes
 from astra_jax.report.held_out import number_of_environments
@@ -65,18 +66,19 @@ class PolicyEvaluation:
 
 
 async def evaluate_baselines(out: Path, config_path: Path, *, seed: int, url: str) -> dict[str, JsonObject]:
-    """Return the figures of the program `lexical`, by its name, on the environments of the policies' figures.
+    """Return the figures of the program `told_names`, by its name, on the environments of the policies' figures.
 
+    It knows the names in the question, reads no other word, and tries each tool that shares its parameter with others.
     An environment whose prompt is too long for the policy in `out/base` is left out for the program as well.
     """
     config = load_config(EvaluationConfig, config_path).model_copy(update={"seed": seed})
-    by_split = {}
+    by_split, program = {}, told_the_names(sharing_a_parameter, {})
     async with AsyncSandboxClient(url) as sandbox:
         engine = RolloutEngine(*read_policy(out / "base"), sandbox, config.rollout)
         for split in HELD_OUT_SPLITS:
             environments = list(RecordSource(out / split, Environment))
-            by_split[split] = await evaluate_program(lexical, environments, config, sandbox, can_run=engine.can_run)
-    return {"lexical": _figures(by_split.pop("heldout"), by_split, seed=seed)}
+            by_split[split] = await evaluate_program(program, environments, config, sandbox, can_run=engine.can_run)
+    return {"told_names": _figures(by_split.pop("heldout"), by_split, seed=seed)}
 
 
 def _figures(worlds: Evaluation, by_split: Mapping[str, Evaluation], *, seed: int) -> JsonObject:

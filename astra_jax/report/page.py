@@ -84,8 +84,7 @@ _RL_CHARTS: Final = (
 )
 _DATA_SETS: Final = {
     "trajectories": "Trajectories",
-    "environments": "Environments whose demonstrations SFT learns from",
-    "rl_environments": "Environments of RL",
+    "environments": "Environments of RL",
     "heldout": "Held-out environments",
     "heldout_tools": "Held-out environments with unseen tools",
     "heldout_domains": "Held-out environments of unseen domains",

@@ -51,7 +51,7 @@ def summary(taught, tmp_path_factory, sandbox_url):
 def test_the_summary_has_the_figures_of_the_contract(summary):
     found, _ = summary
     for setting in SETTINGS:
-        assert [name for name in found[setting] if name != "lexical"] == list(POLICIES)
+        assert [name for name in found[setting] if name != "told_names"] == list(POLICIES)
         for name in POLICIES:
             figures = found[setting][name]
             for figure in (
@@ -80,8 +80,8 @@ def test_every_policy_and_program_is_measured_on_the_same_environments(summary):
 
 def test_a_program_that_learns_nothing_stands_beside_the_policies(summary):
     found, _ = summary
-    assert list(found["heldout"]) == [*POLICIES, "lexical"]
-    figures = found["heldout"]["lexical"]
+    assert list(found["heldout"]) == [*POLICIES, "told_names"]
+    figures = found["heldout"]["told_names"]
     low, high = figures["f1_unseen_tools_interval"]
     assert 0 <= low <= figures["f1_unseen_tools"] <= high <= 1
     assert "temperature" not in figures
