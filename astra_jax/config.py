@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from astra_jax.config_keys import keys_of
 from astra_jax.errors import UsageError
+from synthesis.run.places import fetch
 
 ConfigT = TypeVar("ConfigT", bound=BaseModel)
 _LIST_FAULTS: Final = ("tuple_type", "list_type", "set_type", "frozen_set_type")
@@ -35,13 +36,18 @@ def load_config(config_type: type[ConfigT], path: Path, overrides: Sequence[str]
     """Read a config; overrides name nested keys with dots (`optimizer.learning_rate=1e-3`), values are TOML.
 
     An override of a key that takes a list may be one value: `tool_documents=mydocs` becomes a list of one.
+    What lies in a bucket is brought onto this machine, but for weights.
 
     Raises:
         ConfigError: no such file, not TOML, an unknown key, or a value of the wrong type.
+        PlaceUnusable: a bucket does not answer or may not be read.
     """
     values = read_toml(path)
     _make_lists_of_one(config_type, values, [_override(values, override) for override in overrides])
-    return parse_config(config_type, values, where=str(path), folder=Path(path).parent)
+    config = parse_config(config_type, values, where=str(path), folder=Path(path).parent)
+    for _, place in _paths(config):
+        fetch(place)
+    return config
 
 
 def read_toml(path: Path) -> dict[str, Any]:

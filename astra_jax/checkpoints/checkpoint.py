@@ -13,6 +13,8 @@ a share. Weights are kept for analysis, the train part only for the newest saves
 folder without manifest, which the next save of that step replaces. Where there are several hosts, all of them make each
 call here, on one file system: each writes and reads its parts of the arrays, the first writes the rest.
 
+In a bucket the same files are objects. Their checksums are those that the bucket tells, so that none is read again.
+
 Decided: docs/decisions/checkpoints.md, “A checkpoint counts once its manifest is written, and a thread writes it”.
 Decided: docs/decisions/checkpoints.md, “Each host computes the checksums of the files that it wrote”.
 """
@@ -37,6 +39,7 @@ from typing import Annotated, Any, Final
 import jax
 import optax
 import orbax.checkpoint as ocp
+from etils import epath
 from jax.experimental import multihost_utils
 from jax.sharding import Mesh
 from pydantic import Field, TypeAdapter, ValidationError
@@ -49,6 +52,7 @@ from astra_jax.model.config import ModelConfig, ModelOverrides, Params
 from astra_jax.model.qwen3 import abstract_params
 from astra_jax.model.sharding import require_divisible
 from synthesis.run.destination import write_whole
+from synthesis.run.places import address_of, objects_in
 
 _log = logging.getLogger(__name__)
 
@@ -72,6 +76,17 @@ _CHECKSUM_THREADS: Final = 8
 _JOINED_WITHIN_MS: Final = 600_000
 _joined: Counter[Path] = Counter()
 """The number of barriers at which hosts have waited for the checksums of a part: each barrier has a name of its own."""
+
+
+def in_its_place(path: Path) -> Path:
+    """Return where a checkpoint lies that is named by `path`: of a stage that is the bucket itself."""
+    address = address_of(path)
+    return path if address is None else epath.Path(address)  # type: ignore[return-value]  # it has pathlib's methods
+
+
+def is_in_bucket(path: Path) -> bool:
+    """Say whether a place that `in_its_place` has returned is in a bucket."""
+    return "://" in str(path)
 
 
 class CheckpointError(AstraError, ValueError):
@@ -108,7 +123,7 @@ class Checkpoints:
 
     def __init__(self, directory: Path, config: ModelConfig, *, keep_weights: int | None = None) -> None:
         """Keep the weights of the newest `keep_weights` saves (None: of all)."""
-        self.directory = directory
+        self.directory, self._folder = directory, in_its_place(directory)
         self.config = config
         self._keep_weights = keep_weights
         self._writer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint")
@@ -132,7 +147,7 @@ class Checkpoints:
             OSError: the disk was full or not writable for this save or the one before.
         """
         self._end_writing()
-        path = self.directory / f"{state.step:08d}"
+        path = self._folder / f"{state.step:08d}"
         _clear(path)
         _require_room(path, (state.params, state.optimizer_state))
         train = {"optimizer_state": state.optimizer_state}
@@ -168,9 +183,9 @@ class Checkpoints:
 
     def steps(self) -> list[int]:
         """Return the steps that have a folder, oldest first, whole or not."""
-        if not self.directory.is_dir():
+        if not self._folder.is_dir():
             return []
-        return sorted(int(entry.name) for entry in self.directory.iterdir() if entry.name.isdecimal())
+        return sorted(int(entry.name) for entry in self._folder.iterdir() if entry.name.isdecimal())
 
     def restore_latest(self, optimizer: optax.GradientTransformation, *, mesh: Mesh | None = None) -> TrainState | None:
         """Return the newest whole state of a run with `optimizer`, over `mesh` or on the first device; or None.
@@ -184,7 +199,7 @@ class Checkpoints:
         step = self._newest_whole_step()
         if step is None:
             return None
-        state = self._restore(self.directory / f"{step:08d}", optimizer, mesh)
+        state = self._restore(self._folder / f"{step:08d}", optimizer, mesh)
         self.newest_step = step
         return state
 
@@ -192,7 +207,7 @@ class Checkpoints:
         # The first host chooses for all: a disk that shows files late could make two hosts begin at different steps.
         steps = json.loads(gather_bytes_from_hosts(json.dumps(self.steps()).encode())[0])
         for step in reversed(steps):
-            path = self.directory / f"{step:08d}"
+            path = self._folder / f"{step:08d}"
             fault = _fault(path, "params") or _fault(path, "train")
             if fault is None:
                 return step
@@ -218,12 +233,12 @@ class Checkpoints:
     def _retire(self, newest: int) -> None:
         # Only now that the newest is whole: a run that was killed before would need the older ones. A later folder is
         # half of a save of an earlier process; it does not count among the saves that are kept.
-        folders = [self.directory / f"{step:08d}" for step in self.steps() if step <= newest]
+        folders = [self._folder / f"{step:08d}" for step in self.steps() if step <= newest]
         for folder in folders[:-_TRAIN_STATES_KEPT]:
             _remove_part(folder, "train")
         for folder in [] if self._keep_weights is None else folders[: -self._keep_weights]:
             _remove_part(folder, "params")
-            shutil.rmtree(folder)
+            _remove_folder(folder)
 
 
 def save_params(path: Path, config: ModelConfig, params: Params) -> None:
@@ -232,6 +247,7 @@ def save_params(path: Path, config: ModelConfig, params: Params) -> None:
     Raises:
         OSError: the disk is full or not writable.
     """
+    path = in_its_place(path)
     _clear(path)
     _begin_part(path, "params", params, config.model_dump(mode="json"), _chunks(params))()
     multihost_utils.sync_global_devices(f"weights in {path}")
@@ -243,6 +259,7 @@ def read_model(path: Path) -> ModelConfig:
     Raises:
         CheckpointError: there are none, or their description is damaged.
     """
+    path = in_its_place(path)
     description = path / "params.json"
     if not description.is_file():
         if not path.is_dir():
@@ -266,7 +283,7 @@ def load_params(
     config = overrides.of(read_model(path))
     require_divisible(config, mesh)
     require_whole(path)
-    return config, _read_part(path, "params", sharded_shapes(abstract_params(config), mesh))
+    return config, _read_part(in_its_place(path), "params", sharded_shapes(abstract_params(config), mesh))
 
 
 def require_whole(path: Path) -> None:
@@ -275,7 +292,7 @@ def require_whole(path: Path) -> None:
     Raises:
         CheckpointError: a file is missing or has changed.
     """
-    if (fault := _fault(path, "params")) is not None:
+    if (fault := _fault(in_its_place(path), "params")) is not None:
         raise CheckpointError(f"{path} is damaged: {fault}; restore an earlier checkpoint")
 
 
@@ -286,7 +303,9 @@ def declare_whole(path: Path, config: ModelConfig) -> None:
 
 
 def _require_room(path: Path, tree: Any) -> None:
-    """Require that a disk has room for a state, before a part of it is written."""
+    """Require that a disk has room for a state, before a part of it is written; a bucket has."""
+    if is_in_bucket(path):
+        return
     needed_bytes = sum(array.nbytes for array in jax.tree.leaves(tree))
     free_bytes = shutil.disk_usage(path).free
     if free_bytes < needed_bytes:
@@ -313,7 +332,7 @@ def _begin_part(
     """Copy the arrays to the host and start to write them; return the function that makes the part whole."""
     checkpointer = ocp.StandardCheckpointer()
     with told_as_os_errors(path):
-        checkpointer.save((path / part).absolute(), tree, save_args=save_args)
+        checkpointer.save(_absolute(path / part), tree, save_args=save_args)
 
     def finish() -> None:
         with told_as_os_errors(path):
@@ -356,15 +375,22 @@ def _chunks(params: Params) -> Any:
 
 def _files_of_this_host(path: Path, part: str) -> Iterator[Path]:
     """Yield the files of a part that this host wrote: those in folders with its number; the first wrote all others."""
-    for file in (path / part).rglob("*"):
+    if is_in_bucket(path):
+        files = [path / name for name in objects_in(str(path)) if name.startswith(f"{part}/")]
+    else:
+        files = [file for file in (path / part).rglob("*") if file.is_file()]
+    for file in files:
         writer = re.search(r"(?:^|[./])process_(\d+)(?:/|$)", file.relative_to(path).as_posix())
-        if int(writer[1] if writer else 0) == jax.process_index() and file.is_file():
+        if int(writer[1] if writer else 0) == jax.process_index():
             yield file
 
 
 def _checksums(path: Path, files: Iterable[Path]) -> dict[str, tuple[int, int]]:
     """Return size and CRC-32 of each file, by its name below `path`."""
     found = sorted(files)
+    if is_in_bucket(path):
+        objects = objects_in(str(path))
+        return {name: objects[name] for name in (str(file.relative_to(path)) for file in found)}
     with ThreadPoolExecutor(_CHECKSUM_THREADS) as pool:
         values = list(pool.map(_crc32, found))
     return {
@@ -378,7 +404,7 @@ def _joined_checksums(path: Path, part: str, own: dict[str, tuple[int, int]]) ->
         return own
     of_host = [path / f"{part}.host-{host}.json" for host in range(jax.process_count())]
     if jax.process_index() > 0:
-        write_whole(of_host[jax.process_index()], json.dumps(own))
+        _write_whole(of_host[jax.process_index()], json.dumps(own))
     # The devices are not used: they train meanwhile. No host looks for a file before it is there, since network disks
     # remember for a while that a file was missing.
     _joined[path / part] += 1
@@ -395,12 +421,24 @@ def _write_manifest(path: Path, part: str, description: dict[str, Any], files: d
     # The description first: the manifest has its checksum as well.
     described = path / f"{part}.json"
     described.write_text(json.dumps(description, indent=2), encoding="utf-8")
-    write_whole(path / f"{part}.whole.json", json.dumps(_checksums(path, [described]) | files))
+    _write_whole(path / f"{part}.whole.json", json.dumps(_checksums(path, [described]) | files))
+
+
+def _write_whole(file: Path, text: str) -> None:
+    # An object of a bucket is there whole or not at all.
+    if is_in_bucket(file):
+        file.write_text(text)
+    else:
+        write_whole(file, text)
 
 
 def _read_part(path: Path, part: str, like: Any) -> Any:
     with ocp.StandardCheckpointer() as checkpointer:
-        return checkpointer.restore((path / part).absolute(), jax.tree.map(ocp.utils.to_shape_dtype_struct, like))
+        return checkpointer.restore(_absolute(path / part), jax.tree.map(ocp.utils.to_shape_dtype_struct, like))
+
+
+def _absolute(path: Path) -> Path:
+    return path if is_in_bucket(path) else path.absolute()
 
 
 def _remove_part(path: Path, part: str) -> None:
@@ -409,7 +447,14 @@ def _remove_part(path: Path, part: str) -> None:
     for of_host in path.glob(f"{part}.host-*.json"):
         of_host.unlink()
     if (path / part).exists():
-        shutil.rmtree(path / part)
+        _remove_folder(path / part)
+
+
+def _remove_folder(path: Path) -> None:
+    if is_in_bucket(path):
+        epath.Path(path).rmtree()
+    else:
+        shutil.rmtree(path)
 
 
 def _fault(path: Path, part: str) -> str | None:
@@ -428,16 +473,24 @@ def _fault_in_share(path: Path, part: str, share: int, num_shares: int) -> str |
         return f"{manifest_path.name} is no manifest: {error.errors()[0]['msg']}"
     # Dealt out by size, so that shares are equally large; the order of names decides between equals.
     names = sorted(sorted(manifest), key=lambda name: -manifest[name][0])[share::num_shares]
+    sizes = _sizes(path, names)
     for name in names:
-        if not (path / name).is_file():
+        if name not in sizes:
             return f"{name} is missing"
         # Sizes first: they show most damage before a byte is read.
-        if (found := (path / name).stat().st_size) != manifest[name][0]:
-            return f"{name} has {found} bytes, expected {manifest[name][0]}"
+        if sizes[name] != manifest[name][0]:
+            return f"{name} has {sizes[name]} bytes, expected {manifest[name][0]}"
     for name, (_, crc32) in _checksums(path, [path / name for name in names]).items():
         if crc32 != manifest[name][1]:
             return f"{name} has another checksum than when it was written"
     return None
+
+
+def _sizes(path: Path, names: Iterable[str]) -> dict[str, int]:
+    """Return the size of each file that is there."""
+    if is_in_bucket(path):
+        return {name: size for name, (size, _) in objects_in(str(path)).items()}
+    return {name: (path / name).stat().st_size for name in names if (path / name).is_file()}
 
 
 def _crc32(path: Path) -> int:

@@ -23,6 +23,8 @@ from astra_jax.chat.tokenizer import TOKENIZER
 from astra_jax.checkpoints.checkpoint import (
     CheckpointError,
     declare_whole,
+    in_its_place,
+    is_in_bucket,
     read_model,
     require_whole,
     told_as_os_errors,
@@ -166,7 +168,7 @@ def _open_params(path: Path, config: ModelConfig) -> Params:
     Raises:
         CheckpointError: parameters do not fit their model; the error names each.
     """
-    folder = (path / "params").absolute()
+    folder = in_its_place(path.absolute()) / "params"
     with ocp.StandardCheckpointer() as checkpointer:
         stored = checkpointer.metadata(folder).item_metadata.tree
     if faults := differences(_layout(abstract_params(config)), _layout(stored)):
@@ -182,7 +184,8 @@ def _open_params(path: Path, config: ModelConfig) -> Params:
 
 def _store(folder: Path, name: str) -> dict[str, Any]:
     """Return the place of the chunks of one of Orbax's arrays, in TensorStore's terms."""
-    return {"driver": "ocdbt", "base": {"driver": "file", "path": f"{folder}/"}, "path": f"{name}/"}
+    base = f"{folder}/" if is_in_bucket(folder) else {"driver": "file", "path": f"{folder}/"}
+    return {"driver": "ocdbt", "base": base, "path": f"{name}/"}
 
 
 def _layout(tree: Params) -> dict[str, str]:

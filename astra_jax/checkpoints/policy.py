@@ -20,6 +20,7 @@ from astra_jax.checkpoints.hf import copy_companions
 from astra_jax.checkpoints.provenance import TrainingStage, read_provenance
 from astra_jax.model.config import ModelConfig, ModelOverrides
 from astra_jax.model.qwen3 import Params
+from synthesis.run.places import publish
 
 
 @dataclass(frozen=True)
@@ -49,6 +50,7 @@ def save_policy(
             copy_companions(trained_from, folder)
         if stage is not None:
             read_provenance(trained_from).then(stage).write(folder)
+        publish(folder)
     # The weights come last: their manifest makes the folder a policy, and then every other file is there.
     save_params(folder, policy.model_config, policy.params)
 

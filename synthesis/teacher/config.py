@@ -8,6 +8,7 @@ from typing import Annotated, Final, get_args
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 from synthesis.records import JsonObject
+from synthesis.run.places import Place
 from synthesis.teacher.protocol import Role
 
 OUR_FIELDS: Final = frozenset(
@@ -67,7 +68,7 @@ class OpenAITeacherConfig(BaseModel):
     """Address of the endpoint, with /v1."""
     api_key_env: str = "OPENAI_API_KEY"
     """Name of the environment variable that holds the key; the key itself is nowhere in a configuration."""
-    cache: Path | None = None
+    cache: Place | None = None
     """SQLite file of the replies and of the sum spent; by default it lies beside the output of the run. Runs that name
     the same file share the replies and the budget."""
     temperature: float = Field(default=1.0, ge=0)
@@ -116,7 +117,7 @@ class OpenAITeacherConfig(BaseModel):
 
     def with_replies_beside(self, out: Path) -> OpenAITeacherConfig:
         """Return the configuration of a run that writes to `out`: its replies are kept beside it by default."""
-        return self if self.cache else self.model_copy(update={"cache": out.with_name(f"{out.name}.replies.sqlite")})
+        return self if self.cache else self.model_copy(update={"cache": replies_beside(out)})
 
     @property
     def has_price(self) -> bool:
@@ -152,3 +153,12 @@ class OpenAITeacherConfig(BaseModel):
         """Return the fields of a call that control sampling."""
         fields = self.model_dump(include={"temperature", "max_completion_tokens", "top_p"}, exclude_none=True)
         return fields | self.extra_body
+
+
+def replies_beside(out: Path) -> Path:
+    """Return the file of an endpoint's replies for a run that writes to `out`.
+
+    >>> replies_beside(Path("runs/trajectories")).as_posix()
+    'runs/trajectories.replies.sqlite'
+    """
+    return out.with_name(f"{out.name}.replies.sqlite")
