@@ -39,7 +39,6 @@ from typing import Annotated, Any, Final
 import jax
 import optax
 import orbax.checkpoint as ocp
-from etils import epath
 from jax.experimental import multihost_utils
 from jax.sharding import Mesh
 from pydantic import Field, TypeAdapter, ValidationError
@@ -52,7 +51,7 @@ from astra_jax.model.config import ModelConfig, ModelOverrides, Params
 from astra_jax.model.qwen3 import abstract_params
 from astra_jax.model.sharding import require_divisible
 from synthesis.run.destination import write_whole
-from synthesis.run.places import address_of, objects_in
+from synthesis.run.places import in_bucket, objects_in
 
 _log = logging.getLogger(__name__)
 
@@ -78,14 +77,8 @@ _joined: Counter[Path] = Counter()
 """The number of barriers at which hosts have waited for the checksums of a part: each barrier has a name of its own."""
 
 
-def in_its_place(path: Path) -> Path:
-    """Return where a checkpoint lies that is named by `path`: of a stage that is the bucket itself."""
-    address = address_of(path)
-    return path if address is None else epath.Path(address)  # type: ignore[return-value]  # it has pathlib's methods
-
-
 def is_in_bucket(path: Path) -> bool:
-    """Say whether a place that `in_its_place` has returned is in a bucket."""
+    """Say whether a path that `in_bucket` has returned is a URL."""
     return "://" in str(path)
 
 
@@ -123,7 +116,7 @@ class Checkpoints:
 
     def __init__(self, directory: Path, config: ModelConfig, *, keep_weights: int | None = None) -> None:
         """Keep the weights of the newest `keep_weights` saves (None: of all)."""
-        self.directory, self._folder = directory, in_its_place(directory)
+        self.directory = in_bucket(directory)
         self.config = config
         self._keep_weights = keep_weights
         self._writer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint")
@@ -147,7 +140,7 @@ class Checkpoints:
             OSError: the disk was full or not writable for this save or the one before.
         """
         self._end_writing()
-        path = self._folder / f"{state.step:08d}"
+        path = self.directory / f"{state.step:08d}"
         _clear(path)
         _require_room(path, (state.params, state.optimizer_state))
         train = {"optimizer_state": state.optimizer_state}
@@ -183,9 +176,9 @@ class Checkpoints:
 
     def steps(self) -> list[int]:
         """Return the steps that have a folder, oldest first, whole or not."""
-        if not self._folder.is_dir():
+        if not self.directory.is_dir():
             return []
-        return sorted(int(entry.name) for entry in self._folder.iterdir() if entry.name.isdecimal())
+        return sorted(int(entry.name) for entry in self.directory.iterdir() if entry.name.isdecimal())
 
     def restore_latest(self, optimizer: optax.GradientTransformation, *, mesh: Mesh | None = None) -> TrainState | None:
         """Return the newest whole state of a run with `optimizer`, over `mesh` or on the first device; or None.
@@ -199,7 +192,7 @@ class Checkpoints:
         step = self._newest_whole_step()
         if step is None:
             return None
-        state = self._restore(self._folder / f"{step:08d}", optimizer, mesh)
+        state = self._restore(self.directory / f"{step:08d}", optimizer, mesh)
         self.newest_step = step
         return state
 
@@ -207,7 +200,7 @@ class Checkpoints:
         # The first host chooses for all: a disk that shows files late could make two hosts begin at different steps.
         steps = json.loads(gather_bytes_from_hosts(json.dumps(self.steps()).encode())[0])
         for step in reversed(steps):
-            path = self._folder / f"{step:08d}"
+            path = self.directory / f"{step:08d}"
             fault = _fault(path, "params") or _fault(path, "train")
             if fault is None:
                 return step
@@ -233,7 +226,7 @@ class Checkpoints:
     def _retire(self, newest: int) -> None:
         # Only now that the newest is whole: a run that was killed before would need the older ones. A later folder is
         # half of a save of an earlier process; it does not count among the saves that are kept.
-        folders = [self._folder / f"{step:08d}" for step in self.steps() if step <= newest]
+        folders = [self.directory / f"{step:08d}" for step in self.steps() if step <= newest]
         for folder in folders[:-_TRAIN_STATES_KEPT]:
             _remove_part(folder, "train")
         for folder in [] if self._keep_weights is None else folders[: -self._keep_weights]:
@@ -247,7 +240,7 @@ def save_params(path: Path, config: ModelConfig, params: Params) -> None:
     Raises:
         OSError: the disk is full or not writable.
     """
-    path = in_its_place(path)
+    path = in_bucket(path)
     _clear(path)
     _begin_part(path, "params", params, config.model_dump(mode="json"), _chunks(params))()
     multihost_utils.sync_global_devices(f"weights in {path}")
@@ -259,7 +252,7 @@ def read_model(path: Path) -> ModelConfig:
     Raises:
         CheckpointError: there are none, or their description is damaged.
     """
-    path = in_its_place(path)
+    path = in_bucket(path)
     description = path / "params.json"
     if not description.is_file():
         if not path.is_dir():
@@ -283,7 +276,7 @@ def load_params(
     config = overrides.of(read_model(path))
     require_divisible(config, mesh)
     require_whole(path)
-    return config, _read_part(in_its_place(path), "params", sharded_shapes(abstract_params(config), mesh))
+    return config, _read_part(in_bucket(path), "params", sharded_shapes(abstract_params(config), mesh))
 
 
 def require_whole(path: Path) -> None:
@@ -292,7 +285,7 @@ def require_whole(path: Path) -> None:
     Raises:
         CheckpointError: a file is missing or has changed.
     """
-    if (fault := _fault(in_its_place(path), "params")) is not None:
+    if (fault := _fault(in_bucket(path), "params")) is not None:
         raise CheckpointError(f"{path} is damaged: {fault}; restore an earlier checkpoint")
 
 
@@ -389,8 +382,9 @@ def _checksums(path: Path, files: Iterable[Path]) -> dict[str, tuple[int, int]]:
     """Return size and CRC-32 of each file, by its name below `path`."""
     found = sorted(files)
     if is_in_bucket(path):
-        objects = objects_in(str(path))
-        return {name: objects[name] for name in (str(file.relative_to(path)) for file in found)}
+        names = [str(file.relative_to(path)) for file in found]
+        objects = objects_in(str(path), names)
+        return {name: objects[name] for name in names}
     with ThreadPoolExecutor(_CHECKSUM_THREADS) as pool:
         values = list(pool.map(_crc32, found))
     return {
@@ -452,7 +446,7 @@ def _remove_part(path: Path, part: str) -> None:
 
 def _remove_folder(path: Path) -> None:
     if is_in_bucket(path):
-        epath.Path(path).rmtree()
+        path.rmtree()  # type: ignore[attr-defined]
     else:
         shutil.rmtree(path)
 
@@ -489,7 +483,7 @@ def _fault_in_share(path: Path, part: str, share: int, num_shares: int) -> str |
 def _sizes(path: Path, names: Iterable[str]) -> dict[str, int]:
     """Return the size of each file that is there."""
     if is_in_bucket(path):
-        return {name: size for name, (size, _) in objects_in(str(path)).items()}
+        return {name: size for name, (size, _) in objects_in(str(path), names).items()}
     return {name: (path / name).stat().st_size for name in names if (path / name).is_file()}
 
 

@@ -23,7 +23,6 @@ from astra_jax.chat.tokenizer import TOKENIZER
 from astra_jax.checkpoints.checkpoint import (
     CheckpointError,
     declare_whole,
-    in_its_place,
     is_in_bucket,
     read_model,
     require_whole,
@@ -168,7 +167,7 @@ def _open_params(path: Path, config: ModelConfig) -> Params:
     Raises:
         CheckpointError: parameters do not fit their model; the error names each.
     """
-    folder = in_its_place(path.absolute()) / "params"
+    folder = in_bucket(path.absolute()) / "params"
     with ocp.StandardCheckpointer() as checkpointer:
         stored = checkpointer.metadata(folder).item_metadata.tree
     if faults := differences(_layout(abstract_params(config)), _layout(stored)):

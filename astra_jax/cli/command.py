@@ -24,9 +24,11 @@ from astra_jax.errors import AstraError, UsageError
 from astra_jax.training.termination import Interruption, Terminated, name_of
 from sandbox.errors import SandboxError
 from synthesis.errors import SynthesisError
-from synthesis.run.places import published, stage_of
+from synthesis.run.places import fetch, published, stage_of
 
 EXIT_FAILED, EXIT_USAGE = 1, 2
+_WRITTEN = ("out", "destination", "directory", "folder")
+"""Options with paths that a command may write to; all others it only reads."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -54,12 +56,12 @@ def _run(arguments: Sequence[str] | None) -> int:
         return _fail(error, EXIT_USAGE)
     with Interruption(patience_seconds=options.patience_seconds) as interruption:
         try:
-            places = _to_stages(options)
+            written = _to_stages(options)
             if options.compiles:
                 from astra_jax.cli.compile_cache import keep_compiled_programs
 
                 keep_compiled_programs()
-            with published(*places):
+            with published(*written):
                 code = _function(options.run)(options)
         except Terminated as ended:
             return int(ended.code or 0)
@@ -79,14 +81,17 @@ def _run(arguments: Sequence[str] | None) -> int:
 
 
 def _to_stages(options: argparse.Namespace) -> list[Path]:
-    """Make stages of the URLs among a command's paths; return them."""
-    stages = []
+    """Make stages of the URLs among a command's paths, and fetch them; return those that it may write to."""
+    written = []
     for name, value in vars(options).items():
         paths = value if isinstance(value, list) else [value]
-        if found := [path for path in paths if isinstance(path, Path) and stage_of(path) != path]:
-            stages += map(stage_of, found)
+        urls = [path for path in paths if isinstance(path, Path) and stage_of(path) != path]
+        for path in urls:
+            fetch(stage_of(path))
+        if urls:
             setattr(options, name, [stage_of(path) for path in value] if isinstance(value, list) else stage_of(value))
-    return stages
+            written += [stage_of(path) for path in urls if name in _WRITTEN]
+    return written
 
 
 def _function(run: Run) -> Callable[[argparse.Namespace], int | None]:

@@ -21,7 +21,7 @@ from synthesis.stage import StageReport
 from synthesis.teacher.config import OpenAITeacherConfig, replies_beside
 from synthesis.teacher.openai import OpenAITeacher
 from synthesis.teacher.protocol import Teacher
-from synthesis.tools.ingestion import work_directory_of
+from synthesis.tools.ingestion import listing_beside, work_directory_of
 from synthesis.track.run import rejected_beside
 
 _T = TypeVar("_T")
@@ -36,7 +36,7 @@ def lock_beside(out: Path, result: Result, sources: Iterable[Path] = ()) -> Iter
         AnotherRun: as `run_lock`.
         PlaceUnusable: as `published`.
     """
-    beside = (rejected_beside(out), work_directory_of(out), replies_beside(out))
+    beside = (rejected_beside(out), work_directory_of(out), replies_beside(out), listing_beside(out))
     with published(out, *beside):
         require_destination(out, result, sources=sources)
         # Beside it, as the folder is replaced whole; resolved, so that two names of one folder have one lock.

@@ -1,19 +1,22 @@
 """Places in a bucket: a URL stands for a folder of this machine, its stage, which holds the same files.
 
     gs://bucket/runs/sft  ─►  ~/.cache/astra-jax/places/gs/bucket/runs/sft      `stage_of`; back again: `address_of`
-    fetch(stage)              bring what the bucket has, before anything is read
-    publish(stage)            send what this machine has made, a manifest last
+    fetch(stage)              bring the bucket's files, before anything is read
+    publish(stage)            send the files that this machine has changed, a manifest last
+    in_bucket(stage)          the place in the bucket itself, for arrays
 
-All code works on paths of this machine. Only the arrays of checkpoints, which one machine may have no room for, are
-written to the bucket and read there by TensorStore (astra_jax/checkpoints).
+All code works on paths of this machine, but for the arrays of checkpoints, for which one machine may have no room:
+TensorStore writes them to the bucket and reads them there (astra_jax/checkpoints).
 
-A file that only this machine has changed since both were alike is kept at `fetch`, so that a command that was killed
-goes on with all it has made; any other is the bucket's. What both had last is written down in `.astra-published.json`.
+At `fetch` a file that only this machine has changed since both were alike is kept, so that a killed command goes on
+with all its work; any other file is the bucket's. The checksums of that time are kept beside the stage, and in the
+bucket as `.astra-published.json`.
 
-A bucket has no rename and no lock. A reader must not see half of a result, so its manifest is removed before its files
-change, and written when all are there. Of two runs in one place the later one wins: `Claim`.
+A bucket has no rename and no lock, and a list of its objects may lag behind. A reader must not see half of a result:
+its manifest is removed before its files change, and written after them. Of two runs in one place the later one wins:
+`Claim`. A file that a list and the last publisher's checksums tell differently is asked for by its name.
 
-Libraries: fsspec, and its package for the scheme (gcsfs for `gs`, the extra `gcs`).
+Libraries: fsspec, and its package for the scheme (gcsfs for `gs`, the extra `gcs`); etils for `in_bucket`.
 
 Decided: docs/decisions/commands.md, “A place in a bucket has a stage on this machine”.
 """
@@ -30,8 +33,8 @@ import shutil
 import sqlite3
 import tempfile
 import threading
-from collections.abc import Iterator, Mapping
-from pathlib import Path, PurePosixPath
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import Annotated, Any, Final
 
 from pydantic import AfterValidator
@@ -41,12 +44,14 @@ from synthesis.run.destination import is_no_lock, whole_file, write_whole
 
 _URL: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/+(.*)")
 _ALIKE: Final = ".astra-published.json"
-"""In each stage: MD5 of every file as it was when stage and bucket were last alike, by its name."""
+"""Name of the file with the MD5 of every file as it was when stage and bucket were last alike."""
 _MANIFESTS: Final = ("dataset.json", ".astra.json")
 """Manifests of results that are replaced whole."""
 _CLAIMS: Final = ".claims"
-_NOT_FETCHED: Final = frozenset({"params", "train", _CLAIMS})
-"""Folders of arrays, of which a stage has those alone that were made in it, by a conversion; and of claims."""
+_ARRAYS: Final = re.compile(r"((?:.*/)?(?:params|train)/)(?:manifest\.ocdbt|ocdbt\.process_\d+/.*)")
+"""Names that show a folder of arrays, which is not fetched."""
+_held: set[Path] = set()
+"""Stages that a `published` block of this process publishes already."""
 _SECONDS_BETWEEN: Final = 60.0
 
 
@@ -79,7 +84,7 @@ def address_of(path: Path) -> str | None:
     ('gs://bucket/runs/sft/policy', None)
     """
     try:
-        scheme, *parts = Path(os.path.abspath(path)).relative_to(_stages()).parts
+        scheme, *parts = Path(path).resolve().relative_to(_stages()).parts
     except ValueError:  # elsewhere, or all stages at once
         return None
     return f"{scheme}://{'/'.join(parts)}"
@@ -87,7 +92,18 @@ def address_of(path: Path) -> str | None:
 
 def _stages() -> Path:
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "astra-jax"
-    return Path(os.path.abspath(os.environ.get("ASTRA_STAGE") or cache / "places"))
+    return Path(os.environ.get("ASTRA_STAGE") or cache / "places").resolve()
+
+
+def in_bucket(path: Path) -> Path:
+    """Return the place in the bucket that a stage stands for; any other path as it is."""
+    address = address_of(path)
+    if address is None:
+        return path
+    _library()
+    from etils import epath
+
+    return epath.Path(address)  # type: ignore[return-value]  # it has pathlib's methods
 
 
 def fetch(path: Path) -> None:
@@ -101,27 +117,29 @@ def fetch(path: Path) -> None:
         return
     with _told(address):
         files, key = _opened(address)
-        files.invalidate_cache()
-        found = {name[len(key) :].strip("/"): each for name, each in files.find(key, detail=True).items()}
-        found = {name: each for name, each in found.items() if not {*PurePosixPath(name).parts[:-1]} & _NOT_FETCHED}
-        alike = _read_alike(path)
-        here = {"" if path.is_file() else file: path / file for file in _files_in(path)}
-        for name in sorted(found.keys() | here.keys()):
-            local, remote = path / name if name else path, found.get(name)
-            if remote is None:
-                if name in alike:  # another machine has removed it
-                    local.unlink()
-                    del alike[name]
+        listed, told, alike = _listed(files, key), _read_told(files, key), _read_alike(path)
+        here = {name: _md5(path / name if name else path) for name in _files_in(path)}
+        for name in _fetched(listed.keys() | told.keys() | alike.keys()):
+            local = path / name if name else path
+            md5 = _md5_of(listed[name]) if name in listed else None
+            if md5 is None or not md5 == here.get(name) == told.get(name, md5):
+                found = _info(files, key, name)  # the list may lag behind
+                md5 = None if found is None else _md5_of(found)
+            if md5 is None:
+                if alike.pop(name, None):  # another machine has removed it
+                    local.unlink(missing_ok=True)
                 continue
-            md5 = _md5_of(remote)
-            if name in here and md5 in (alike.get(name), _md5(local)):
-                alike[name] = md5
-                continue
-            local.parent.mkdir(parents=True, exist_ok=True)
-            with whole_file(local) as partial:
-                files.get_file(remote["name"], str(partial))
-                if (arrived := _md5(partial)) != md5:
-                    raise PlaceUnusable(f"{address}: {name} is damaged: expected MD5 {md5}, found {arrived}")
+            if name not in here or md5 not in (alike.get(name), here[name]):
+                local.parent.mkdir(parents=True, exist_ok=True)
+                with whole_file(local) as partial:
+                    files.get_file(f"{key}/{name}".rstrip("/"), str(partial))
+                    if (arrived := _md5(partial)) != md5:
+                        raise PlaceUnusable(
+                            f"{address}: {name} arrived with MD5 {arrived}, expected {md5}: it was damaged on the way "
+                            "or has just changed; give the same command again"
+                        )
+                    for suffix in ("-wal", "-shm"):  # of the database that it replaces
+                        local.with_name(local.name + suffix).unlink(missing_ok=True)
             alike[name] = md5
         _write_alike(path, alike)
 
@@ -130,8 +148,8 @@ def publish(path: Path) -> None:
     """Send the files of the stage at `path` that have changed; any other path is left alone.
 
     Raises:
-        PlaceUnusable: the bucket does not answer or may not be written; what has arrived stays there, and the same
-            command sends the rest.
+        PlaceUnusable: the bucket does not answer or may not be written; the files that have arrived stay there, and the
+            same command sends the rest.
     """
     address = address_of(path)
     if address is None:
@@ -157,6 +175,9 @@ def publish(path: Path) -> None:
                 files.put_file(str(local), f"{key}/{name}".rstrip("/"))
             alike[name] = md5
             _write_alike(path, alike)
+        if (changed or gone) and here.keys() != {""}:
+            files.pipe_file(f"{key}/{_ALIKE}", json.dumps(alike).encode())
+            _write_alike(path, alike)
 
 
 @contextlib.contextmanager
@@ -166,8 +187,8 @@ def published(*paths: Path) -> Iterator[None]:
     Raises:
         PlaceUnusable: as `fetch` and `publish`; while the block lasts a failure waits for the next minute.
     """
-    staged = [path for path in paths if address_of(path)]
-    for path in staged:
+    staged = {path for path in paths if address_of(path)} - _held
+    for path in sorted(staged):
         fetch(path)
     if not staged:
         yield
@@ -177,17 +198,19 @@ def published(*paths: Path) -> Iterator[None]:
     def go_on() -> None:
         while not ended.wait(_SECONDS_BETWEEN):
             with contextlib.suppress(PlaceUnusable):
-                for path in staged:
+                for path in sorted(staged):
                     publish(path)
 
     thread = threading.Thread(target=go_on, name="publish", daemon=True)
     thread.start()
+    _held.update(staged)
     try:
         yield
     finally:
+        _held.difference_update(staged)
         ended.set()
         thread.join()
-        for path in staged:
+        for path in sorted(staged):
             publish(path)
 
 
@@ -205,8 +228,9 @@ class Claim:
             return
         with _told(self._address):
             files, key = _opened(self._address)
+            self._number = max(map(int, _listed(files, f"{key}/{_CLAIMS}")), default=0)
             while True:
-                self._number = self._newest() + 1
+                self._number += 1  # the list may lag behind
                 try:  # a bucket makes an object that must be new for one of several only
                     files.pipe_file(f"{key}/{_CLAIMS}/{self._number:06d}", b"{}", mode="create")
                 except FileExistsError:
@@ -215,27 +239,47 @@ class Claim:
 
     def require(self) -> None:
         """Raise `TakenOver` if a later run has claimed the place."""
-        if self._address is not None and (newest := self._newest()) != self._number:
-            raise TakenOver(
-                f"{self._address}: a later run, number {newest}, has begun there; this one, number {self._number}, "
-                "ends without writing more"
-            )
+        if self._address is None:
+            return
+        with _told(self._address):
+            files, key = _opened(self._address)
+            if files.exists(f"{key}/{_CLAIMS}/{self._number + 1:06d}"):
+                raise TakenOver(
+                    f"{self._address}: a later run, number {self._number + 1}, has begun there; this one, number "
+                    f"{self._number}, ends without writing more"
+                )
 
-    def _newest(self) -> int:
-        return max((int(name) for name in objects_in(f"{self._address}/{_CLAIMS}")), default=0)
 
-
-def objects_in(address: str) -> dict[str, tuple[int, int]]:
+def objects_in(address: str, names: Iterable[str] = ()) -> dict[str, tuple[int, int]]:
     """Return size and checksum, as the bucket tells it, of every object below an address, by its name from there on.
+
+    One of `names` that a list leaves out is asked for, since the list may lag behind.
 
     Raises:
         PlaceUnusable: the bucket does not answer or may not be read.
     """
     with _told(address):
         files, key = _opened(address)
-        files.invalidate_cache()
-        found = files.find(key, detail=True)
-        return {name[len(key) :].strip("/"): (each["size"], int(_md5_of(each), 16)) for name, each in found.items()}
+        found = _listed(files, key)
+        for name in names:
+            if name not in found and (each := _info(files, key, name)):
+                found[name] = each
+        return {name: (each["size"], int(_md5_of(each), 16)) for name, each in found.items()}
+
+
+def _library() -> Any:
+    """Return fsspec, told to remember no lists: TensorStore and other machines write objects that it does not hear of.
+
+    An emulated bucket, which gcsfs finds in STORAGE_EMULATOR_HOST, is made known to TensorStore as well.
+    """
+    os.environ.setdefault("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")  # a try-out of gcsfs, which warns without a key
+    if "STORAGE_EMULATOR_HOST" in os.environ:
+        os.environ["TENSORSTORE_GCS_HTTP_URL"] = os.environ["STORAGE_EMULATOR_HOST"]
+    import fsspec  # here, so that commands without a bucket start without it
+
+    for scheme in ("gs", "gcs"):
+        fsspec.config.conf.setdefault(scheme, {})["use_listings_cache"] = False
+    return fsspec
 
 
 def _opened(address: str) -> tuple[Any, str]:
@@ -244,14 +288,11 @@ def _opened(address: str) -> tuple[Any, str]:
     Raises:
         PlaceUnusable: no package knows the scheme.
     """
-    os.environ.setdefault("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")  # a try-out of gcsfs, which warns without a key
-    import fsspec  # here, so that commands without a bucket start without it
-
     try:
-        files, key = fsspec.url_to_fs(address, use_listings_cache=False)
+        files, key = _library().url_to_fs(address)
     except (ImportError, ValueError) as error:
         raise PlaceUnusable(
-            f"{address}: {error}; `pip install astra-jax[gcs]` brings what gs:// needs, s3:// needs s3fs"
+            f"{address}: {error}; gs:// needs `pip install astra-jax[gcs]`, another scheme its package for fsspec"
         ) from error
     return files, key.rstrip("/")
 
@@ -270,6 +311,38 @@ def _told(address: str) -> Iterator[None]:
         ) from error
 
 
+def _listed(files: Any, key: str) -> dict[str, Mapping[str, Any]]:
+    """Return what the bucket tells of each object below a key, by its name from there on; an object itself is ""."""
+    return {name[len(key) :].strip("/"): each for name, each in files.find(key, detail=True).items()}
+
+
+def _fetched(names: Collection[str]) -> list[str]:
+    """Return the names of the objects that a stage has too: all but arrays, claims and checksums.
+
+    >>> _fetched(["run.json", "train/rows.jsonl", "policy/params/manifest.ocdbt", "policy/params/d/1", ".claims/000001"])
+    ['run.json', 'train/rows.jsonl']
+    """
+    folders = (f"{_CLAIMS}/", *{found[1] for name in names if (found := _ARRAYS.fullmatch(name))})
+    return sorted(name for name in names if not name.startswith(folders) and not name.endswith(_ALIKE))
+
+
+def _info(files: Any, key: str, name: str) -> Mapping[str, Any] | None:
+    """Return what the bucket tells of one object, by its name; None if there is none."""
+    try:
+        found: Mapping[str, Any] = files.info(f"{key}/{name}".rstrip("/"))
+    except FileNotFoundError:
+        return None
+    return None if found["type"] == "directory" else found
+
+
+def _read_told(files: Any, key: str) -> dict[str, str]:
+    """Return the checksums that the last publisher left in the bucket."""
+    try:
+        return json.loads(files.cat_file(f"{key}/{_ALIKE}"))
+    except FileNotFoundError:
+        return {}
+
+
 def _files_in(path: Path) -> list[str]:
     """Return the names of the files of a stage, without locks and unfinished files; "" if it is a file."""
     if path.is_file():
@@ -280,8 +353,7 @@ def _files_in(path: Path) -> list[str]:
         for name in files:
             file = Path(folder, name)
             if (
-                name != _ALIKE
-                and not name.endswith((".partial", "-wal", "-shm"))
+                not name.endswith((_ALIKE, ".partial", "-wal", "-shm"))
                 and not (name.endswith(".lock") and not is_no_lock(file))
             ):
                 names.append(str(file.relative_to(path)))
@@ -289,7 +361,7 @@ def _files_in(path: Path) -> list[str]:
 
 
 def _comes_last(name: str) -> bool:
-    return name in _MANIFESTS or name in ("run.json", ".quickstart") or name.endswith(".whole.json")
+    return name in _MANIFESTS or name == "run.json" or name.endswith(".whole.json")
 
 
 @contextlib.contextmanager
@@ -313,6 +385,10 @@ def _remove(files: Any, key: str, name: str) -> None:
 
 
 def _md5(file: Path) -> str:
+    """Return the MD5 of a file; of a database whose last transactions lie beside it a text that is none."""
+    beside = file.with_name(f"{file.name}-wal")
+    if beside.is_file() and beside.stat().st_size:
+        return "unknown"
     with file.open("rb") as opened:
         return hashlib.file_digest(opened, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
 
@@ -329,15 +405,12 @@ def _md5_of(info: Mapping[str, Any]) -> str:
     return md5
 
 
-def _alike_file(path: Path) -> Path:
-    return path.with_name(f".{path.name}{_ALIKE}") if path.is_file() else path / _ALIKE
-
-
 def _read_alike(path: Path) -> dict[str, str]:
-    file = _alike_file(path)
+    file = path.with_name(f".{path.name}{_ALIKE}")
     return json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
 
 
 def _write_alike(path: Path, alike: Mapping[str, str]) -> None:
-    if path.exists():
-        write_whole(_alike_file(path), json.dumps(dict(sorted(alike.items()))))
+    # Beside the stage: a result is replaced as a whole folder, and refused if it holds a file that is not its own.
+    if path.parent.is_dir():
+        write_whole(path.with_name(f".{path.name}{_ALIKE}"), json.dumps(dict(sorted(alike.items()))))

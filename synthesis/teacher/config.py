@@ -8,7 +8,6 @@ from typing import Annotated, Final, get_args
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 from synthesis.records import JsonObject
-from synthesis.run.places import Place
 from synthesis.teacher.protocol import Role
 
 OUR_FIELDS: Final = frozenset(
@@ -68,7 +67,7 @@ class OpenAITeacherConfig(BaseModel):
     """Address of the endpoint, with /v1."""
     api_key_env: str = "OPENAI_API_KEY"
     """Name of the environment variable that holds the key; the key itself is nowhere in a configuration."""
-    cache: Place | None = None
+    cache: Path | None = None
     """SQLite file of the replies and of the sum spent; by default it lies beside the output of the run. Runs that name
     the same file share the replies and the budget."""
     temperature: float = Field(default=1.0, ge=0)

@@ -31,13 +31,15 @@ class Faults:
     """Done, but the answer is cut after half of its bytes."""
     slow: float = 0.0
     """Answered after a fifth of a second."""
+    stale: float = 0.0
+    """Lists answered as they were when the same list was last asked for and told; the first one is empty."""
     is_down: bool = False
     """Every connection is closed without an answer."""
     injected: int = 0
 
-    def drawn(self) -> str:
-        for name in ("unavailable", "cut", "slow"):
-            if self.rng.random() < getattr(self, name):
+    def drawn(self, *, is_list: bool) -> str:
+        for name in ("unavailable", "cut", "slow", "stale"):
+            if (is_list or name != "stale") and self.rng.random() < getattr(self, name):
                 self.injected += 1
                 return name
         return ""
@@ -61,6 +63,7 @@ def served_bucket(name: str = "bucket") -> Iterator[Bucket]:
     emulator = create_server("127.0.0.1", 0, in_memory=True, default_bucket=name)
     emulator.start()
     faults, lock = Faults(), threading.Lock()
+    told: dict[str, bytes] = {}
     port = emulator._api._httpd.server_address[1]
 
     class Door(BaseHTTPRequestHandler):
@@ -74,8 +77,12 @@ def served_bucket(name: str = "bucket") -> Iterator[Bucket]:
             if faults.is_down:
                 self.close_connection = True
                 return
+            is_list = self.command == "GET" and urlsplit(self.path).path.endswith("/o")
             with lock:
-                fault = faults.drawn()
+                fault = faults.drawn(is_list=is_list)
+            if fault == "stale":
+                self._answer(200, {"Content-Type": "application/json"}, told.get(self.path, b'{"kind": "storage#objects"}'))
+                return
             if fault == "unavailable":
                 self._answer(503, {}, b"try again")
                 return
@@ -91,6 +98,8 @@ def served_bucket(name: str = "bucket") -> Iterator[Bucket]:
                 reply = inner.getresponse()
                 content, status, found = reply.read(), reply.status, dict(reply.getheaders())
                 inner.close()
+                if is_list:
+                    told[self.path] = content
             if "Location" in found:  # of an upload in parts
                 found["Location"] = found["Location"].replace(f":{port}", f":{self.server.server_address[1]}")
             self._answer(status, found, content, is_cut=fault == "cut")

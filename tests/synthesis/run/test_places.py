@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import random
 import sqlite3
+from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -83,7 +86,7 @@ def test_a_reader_never_sees_a_manifest_beside_other_files(bucket, machine, monk
     seen, unchanging = [], places._unchanging
 
     def watched(file: Path):
-        seen.append((file.name, sorted(objects_in("gs://bucket/runs/one"))))
+        seen.append((file.name, sorted(name for name in objects_in("gs://bucket/runs/one") if name[0] != ".")))
         return unchanging(file)
 
     monkeypatch.setattr(places, "_unchanging", watched)
@@ -101,9 +104,20 @@ def test_a_database_is_published_between_two_transactions(bucket, machine):
         database.commit()
         database.execute("insert into items values (8)")
         publish(stage)
-    there = machine("b")
+        there = machine("b")
+        fetch(there)
+        assert numbers_in(there) == [7]
+        database.commit()  # into the file beside the database, which itself stays as it was
+        machine("a")
+        publish(stage)
+    machine("b")
     fetch(there)
-    assert sqlite3.connect(there / "journal.sqlite").execute("select number from items").fetchall() == [(7,)]
+    assert numbers_in(there) == [7, 8]
+
+
+def numbers_in(stage: Path) -> list[int]:
+    with contextlib.closing(sqlite3.connect(stage / "journal.sqlite")) as database:
+        return [number for (number,) in database.execute("select number from items order by number")]
 
 
 def test_of_two_runs_in_one_place_the_later_one_goes_on(bucket, machine):
@@ -115,36 +129,98 @@ def test_of_two_runs_in_one_place_the_later_one_goes_on(bucket, machine):
         first.require()
 
 
-@pytest.mark.parametrize("most", [8, pytest.param(200, marks=pytest.mark.slow)])
-def test_faults_lose_nothing(bucket: Bucket, machine, most):
-    """After each failure the same command goes on; in the end both sides are alike."""
-    faults, rng, stage = bucket.faults, random.Random(0), machine("a")
-    faults.unavailable = faults.cut = faults.slow = 0.1
-    turn = 0
+@pytest.fixture
+def short_waits(monkeypatch):
+    """Let gcsfs wait a hundredth of its time before it tries again."""
+    waits = SimpleNamespace(sleep=lambda seconds: asyncio.sleep(seconds / 100))
+    monkeypatch.setattr("gcsfs.retry.asyncio", waits)
+
+
+@pytest.mark.parametrize("most", [20, pytest.param(200, marks=pytest.mark.slow)])
+def test_faults_lose_nothing(bucket: Bucket, machine, short_waits, most):
+    """A machine is lost now and then, and another goes on from the files that were published whole, and no older."""
+    faults, rng = bucket.faults, random.Random(0)
+    faults.unavailable = faults.cut = faults.stale = 0.15
+    faults.slow = 0.05
+    num_machines = num_failures = turn = 0
+    stage, sent = machine("0"), {}
+
+    def is_done(work: Callable[[Path], None]) -> bool:
+        nonlocal num_failures
+        try:
+            work(stage)
+        except PlaceUnusable as error:
+            num_failures += 1
+            assert str(error).startswith("gs://bucket/runs/one: ")
+            assert str(error).splitlines() == [str(error)]
+            return False
+        return True
+
     while faults.injected < most:
         turn += 1
         write(stage, **{f"file{rng.randrange(9)}": f"{turn}" * rng.randrange(1, 2000)}, manifest=str(turn))
-        with contextlib.suppress(PlaceUnusable):
-            publish(stage)
-    faults.unavailable = faults.cut = faults.slow = 0
+        faults.is_down = turn % 4 == 0
+        if not is_done(publish):
+            continue
+        sent = texts_in(stage)
+        if rng.random() < 0.5:
+            num_machines += 1
+            stage = machine(f"{num_machines}")
+            while not is_done(fetch):
+                pass
+            assert texts_in(stage) == sent
+    assert num_failures > 0
+    assert num_machines > 0
+
+
+def test_a_list_that_lags_behind_removes_nothing_and_hides_no_claim(bucket: Bucket, machine):
+    first = Claim(machine("a"))
+    stage = machine("a")
+    write(stage, lines="1")
+    publish(stage)
+    bucket.faults.stale = 1.0  # every list is empty from now on
+    fetch(stage)
+    assert texts_in(stage) == {"lines": "1"}
+    fetch(machine("b"))
+    assert texts_in(stage_of(URL)) == {"lines": "1"}
+    second = Claim(stage_of(URL))
+    second.require()
+    with pytest.raises(TakenOver):
+        first.require()
+    assert objects_in("gs://bucket/runs/one") == {}
+    assert list(objects_in("gs://bucket/runs/one", ["lines", "none"])) == ["lines"]
+
+
+def test_arrays_stay_in_the_bucket_and_a_folder_named_as_theirs_is_fetched(bucket, machine):
+    stage = machine("a")
+    write(stage / "train", rows="1")
+    write(stage / "policy" / "params", **{"manifest.ocdbt": "1", "d": "1"})
     publish(stage)
     there = machine("b")
     fetch(there)
-    assert texts_in(there) == texts_in(stage)
+    found = sorted(str(file.relative_to(there)) for file in there.rglob("*") if file.is_file())
+    assert found == ["train/rows"]
 
 
-def test_a_bucket_that_is_not_there_is_told_in_one_line(machine, monkeypatch):
-    with served_bucket() as bucket:
-        monkeypatch.setenv("STORAGE_EMULATOR_HOST", bucket.url)
-        write(machine("a"), x="1")
-        with pytest.raises(PlaceUnusable, match="gs://nowhere/run"):
-            publish_to_another(machine)
-
-
-def publish_to_another(machine) -> None:
-    stage = stage_of(Path("gs://nowhere/run"))
+@pytest.mark.parametrize(
+    ("url", "words"),
+    [("gs://nowhere/run", "look at the name, the permissions"), ("nothing://bucket/run", "Protocol not known: nothing")],
+)
+def test_a_place_that_cannot_be_used_is_told_in_one_line(bucket, machine, url, words):
+    machine("a")
+    stage = stage_of(Path(url))
     write(stage, x="1")
-    publish(stage)
+    with pytest.raises(PlaceUnusable, match=words) as raised:
+        publish(stage)
+    assert str(raised.value).startswith(f"{url}: ")
+    assert len(str(raised.value).splitlines()) == 1
+
+
+def test_a_stage_below_a_link_is_one(bucket, tmp_path, monkeypatch):
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "disk")
+    monkeypatch.setenv("ASTRA_STAGE", str(tmp_path / "link"))
+    assert address_of(stage_of(URL)) == address_of(stage_of(URL).resolve()) == str(URL).replace(":/", "://")
 
 
 def test_a_path_of_this_machine_is_left_alone(tmp_path):
