@@ -46,6 +46,7 @@ from astra_jax.checkpoints.provenance import imported
 from astra_jax.model.config import DType, ModelConfig, Params
 from astra_jax.model.qwen3 import abstract_params
 from synthesis.run.destination import MARK, Result, require_destination, whole_folder
+from synthesis.run.places import in_bucket
 
 CHECKPOINT: Final = Result("converted checkpoint", MARK, "checkpoint", is_replaced=True)
 """The folder that `hf_to_orbax` makes. A trained checkpoint is not one, so it is never replaced."""

@@ -103,7 +103,8 @@ def in_bucket(path: Path) -> Path:
     _library()
     from etils import epath
 
-    return epath.Path(address)  # type: ignore[return-value]  # it has pathlib's methods
+    place: Path = epath.Path(address)  # it has pathlib's methods
+    return place
 
 
 def fetch(path: Path) -> None:
@@ -319,7 +320,7 @@ def _listed(files: Any, key: str) -> dict[str, Mapping[str, Any]]:
 def _fetched(names: Collection[str]) -> list[str]:
     """Return the names of the objects that a stage has too: all but arrays, claims and checksums.
 
-    >>> _fetched(["run.json", "train/rows.jsonl", "policy/params/manifest.ocdbt", "policy/params/d/1", ".claims/000001"])
+    >>> _fetched(["run.json", "train/rows.jsonl", "policy/params/manifest.ocdbt", "policy/params/d/1", ".claims/1"])
     ['run.json', 'train/rows.jsonl']
     """
     folders = (f"{_CLAIMS}/", *{found[1] for name in names if (found := _ARRAYS.fullmatch(name))})
@@ -352,9 +353,8 @@ def _files_in(path: Path) -> list[str]:
         folders[:] = [name for name in folders if not name.endswith((".partial", ".replaced"))]
         for name in files:
             file = Path(folder, name)
-            if (
-                not name.endswith((_ALIKE, ".partial", "-wal", "-shm"))
-                and not (name.endswith(".lock") and not is_no_lock(file))
+            if not name.endswith((_ALIKE, ".partial", "-wal", "-shm")) and not (
+                name.endswith(".lock") and not is_no_lock(file)
             ):
                 names.append(str(file.relative_to(path)))
     return names

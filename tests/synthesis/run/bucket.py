@@ -81,7 +81,7 @@ def served_bucket(name: str = "bucket") -> Iterator[Bucket]:
             with lock:
                 fault = faults.drawn(is_list=is_list)
             if fault == "stale":
-                self._answer(200, {"Content-Type": "application/json"}, told.get(self.path, b'{"kind": "storage#objects"}'))
+                self._answer(200, {"Content-Type": "application/json"}, told.get(self.path, b"{}"))
                 return
             if fault == "unavailable":
                 self._answer(503, {}, b"try again")

@@ -142,17 +142,15 @@ def test_faults_lose_nothing(bucket: Bucket, machine, short_waits, most):
     faults, rng = bucket.faults, random.Random(0)
     faults.unavailable = faults.cut = faults.stale = 0.15
     faults.slow = 0.05
-    num_machines = num_failures = turn = 0
+    num_machines = turn = 0
+    lines: list[str] = []
     stage, sent = machine("0"), {}
 
     def is_done(work: Callable[[Path], None]) -> bool:
-        nonlocal num_failures
         try:
             work(stage)
         except PlaceUnusable as error:
-            num_failures += 1
-            assert str(error).startswith("gs://bucket/runs/one: ")
-            assert str(error).splitlines() == [str(error)]
+            lines.append(str(error))
             return False
         return True
 
@@ -169,8 +167,9 @@ def test_faults_lose_nothing(bucket: Bucket, machine, short_waits, most):
             while not is_done(fetch):
                 pass
             assert texts_in(stage) == sent
-    assert num_failures > 0
     assert num_machines > 0
+    assert lines
+    assert [line for line in lines if not line.startswith("gs://bucket/runs/one: ") or "\n" in line] == []
 
 
 def test_a_list_that_lags_behind_removes_nothing_and_hides_no_claim(bucket: Bucket, machine):
@@ -204,7 +203,7 @@ def test_arrays_stay_in_the_bucket_and_a_folder_named_as_theirs_is_fetched(bucke
 
 @pytest.mark.parametrize(
     ("url", "words"),
-    [("gs://nowhere/run", "look at the name, the permissions"), ("nothing://bucket/run", "Protocol not known: nothing")],
+    [("gs://nowhere/run", "look at the name"), ("nothing://bucket/run", "Protocol not known")],
 )
 def test_a_place_that_cannot_be_used_is_told_in_one_line(bucket, machine, url, words):
     machine("a")
