@@ -314,15 +314,22 @@ def _told(address: str) -> Iterator[None]:
 
 def _listed(files: Any, key: str) -> dict[str, Mapping[str, Any]]:
     """Return what the bucket tells of each object below a key, by its name from there on; an object itself is ""."""
-    return {name[len(key) :].strip("/"): each for name, each in files.find(key, detail=True).items()}
+    found = files.find(key, detail=True).items()
+    # A console marks an empty folder by an object with a slash at its end.
+    return {name[len(key) :].strip("/"): each for name, each in found if not each["name"].endswith("/")}
 
 
 def _fetched(names: Collection[str]) -> list[str]:
     """Return the names of the objects that a stage has too: all but arrays, claims and checksums.
 
+    Raises:
+        PlaceUnusable: a name leads out of the stage.
+
     >>> _fetched(["run.json", "train/rows.jsonl", "policy/params/manifest.ocdbt", "policy/params/d/1", ".claims/1"])
     ['run.json', 'train/rows.jsonl']
     """
+    if outside := sorted(name for name in names if name.startswith("/") or ".." in name.split("/")):
+        raise PlaceUnusable(f"{outside[0]}: the name of this object leads out of its folder; remove it from the bucket")
     folders = (f"{_CLAIMS}/", *{found[1] for name in names if (found := _ARRAYS.fullmatch(name))})
     return sorted(name for name in names if not name.startswith(folders) and not name.endswith(_ALIKE))
 

@@ -201,6 +201,15 @@ def test_arrays_stay_in_the_bucket_and_a_folder_named_as_theirs_is_fetched(bucke
     assert found == ["train/rows"]
 
 
+@pytest.mark.parametrize("name", ["../outside", "/outside", "folder/../../outside"])
+def test_an_object_whose_name_leads_out_of_the_stage_is_refused(bucket, machine, monkeypatch, name):
+    write(machine("a"), x="1")
+    publish(stage_of(URL))
+    monkeypatch.setattr(places, "_read_told", lambda *_: {name: "0" * 32})
+    with pytest.raises(PlaceUnusable, match="outside: the name of this object leads out of its folder"):
+        fetch(machine("b"))
+
+
 @pytest.mark.parametrize(
     ("url", "words"),
     [("gs://nowhere/run", "look at the name"), ("nothing://bucket/run", "Protocol not known")],
