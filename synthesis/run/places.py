@@ -373,17 +373,20 @@ def _comes_last(name: str) -> bool:
 
 @contextlib.contextmanager
 def _unchanging(file: Path) -> Iterator[Path]:
-    """Yield a copy of a file that may be written to meanwhile; of a database, one between two transactions."""
+    """Yield a copy of a file that may be written to meanwhile; of an open database, one between two transactions."""
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(folder, file.name)
-        with file.open("rb") as start:
-            is_database = start.read(16) == b"SQLite format 3\0"
-        if is_database:
+        if _log_of(file).is_file():
             with contextlib.closing(sqlite3.connect(file)) as source, contextlib.closing(sqlite3.connect(copy)) as into:
                 source.backup(into)
         else:
             shutil.copyfile(file, copy)
         yield copy
+
+
+def _log_of(database: Path) -> Path:
+    """Return the file in which SQLite has the last transactions of a database that is open, or was killed."""
+    return database.with_name(f"{database.name}-wal")
 
 
 def _remove(files: Any, key: str, name: str) -> None:
@@ -392,9 +395,8 @@ def _remove(files: Any, key: str, name: str) -> None:
 
 
 def _md5(file: Path) -> str:
-    """Return the MD5 of a file; of a database whose last transactions lie beside it a text that is none."""
-    beside = file.with_name(f"{file.name}-wal")
-    if beside.is_file() and beside.stat().st_size:
+    """Return the MD5 of a file; a text that is none for a database whose last transactions lie beside it."""
+    if (log := _log_of(file)).is_file() and log.stat().st_size:
         return "unknown"
     with file.open("rb") as opened:
         return hashlib.file_digest(opened, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
