@@ -51,7 +51,7 @@ from astra_jax.model.config import ModelConfig, ModelOverrides, Params
 from astra_jax.model.qwen3 import abstract_params
 from astra_jax.model.sharding import require_divisible
 from synthesis.run.destination import write_whole
-from synthesis.run.places import in_bucket, objects_in
+from synthesis.run.places import address_of, checksum_in_bucket, in_bucket, objects_in
 
 _log = logging.getLogger(__name__)
 
@@ -379,16 +379,16 @@ def _files_of_this_host(path: Path, part: str) -> Iterator[Path]:
 
 
 def _checksums(path: Path, files: Iterable[Path]) -> dict[str, tuple[int, int]]:
-    """Return size and CRC-32 of each file, by its name below `path`."""
+    """Return size and checksum of each file, by its name below `path`: CRC-32, or that of a bucket."""
     found = sorted(files)
     if is_in_bucket(path):
         names = [str(file.relative_to(path)) for file in found]
         objects = objects_in(str(path), names)
         return {name: objects[name] for name in names}
     with ThreadPoolExecutor(_CHECKSUM_THREADS) as pool:
-        values = list(pool.map(_crc32, found))
+        values = list(pool.map(_crc32 if address_of(path) is None else checksum_in_bucket, found))
     return {
-        str(file.relative_to(path)): (file.stat().st_size, crc32) for file, crc32 in zip(found, values, strict=True)
+        str(file.relative_to(path)): (file.stat().st_size, value) for file, value in zip(found, values, strict=True)
     }
 
 

@@ -268,6 +268,11 @@ def objects_in(address: str, names: Iterable[str] = ()) -> dict[str, tuple[int, 
         return {name: (each["size"], int(_md5_of(each), 16)) for name, each in found.items()}
 
 
+def checksum_in_bucket(file: Path) -> int:
+    """Return the checksum that a bucket tells of a file with the same bytes."""
+    return int(_md5(file), 16)
+
+
 def _library() -> Any:
     """Return fsspec, told to remember no lists: TensorStore and other machines write objects that it does not hear of.
 
@@ -415,11 +420,16 @@ def _md5_of(info: Mapping[str, Any]) -> str:
 
 
 def _read_alike(path: Path) -> dict[str, str]:
-    file = path.with_name(f".{path.name}{_ALIKE}")
+    file = _alike_file(path)
     return json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
 
 
 def _write_alike(path: Path, alike: Mapping[str, str]) -> None:
+    file = _alike_file(path)
+    if alike or file.is_file():
+        write_whole(file, json.dumps(dict(sorted(alike.items()))))
+
+
+def _alike_file(path: Path) -> Path:
     # Beside the stage: a result is replaced as a whole folder, and refused if it holds a file that is not its own.
-    if path.parent.is_dir():
-        write_whole(path.with_name(f".{path.name}{_ALIKE}"), json.dumps(dict(sorted(alike.items()))))
+    return path.with_name(f".{path.name}{_ALIKE}")

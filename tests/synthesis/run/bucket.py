@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import http.client
+import json
 import logging
 import random
 import re
@@ -13,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs, quote, unquote, urlsplit
 
 from gcp_storage_emulator.server import create_server
 
@@ -93,16 +94,40 @@ def served_bucket(name: str = "bucket") -> Iterator[Bucket]:
                     self._answer(412, {"Content-Type": "application/json"}, b'{"error": {"code": 412}}')
                     return
                 inner = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
-                headers = {key: value for key, value in self.headers.items() if key.lower() != "connection"}
-                inner.request(self.command, self.path, body, headers)
+                inner.request(self.command, *self._in_one_part(body))
                 reply = inner.getresponse()
                 content, status, found = reply.read(), reply.status, dict(reply.getheaders())
                 inner.close()
                 if is_list:
                     told[self.path] = content
+            if self.command == "GET" and (generation := self._generation()):  # which the emulator does not tell
+                found["X-Goog-Generation"] = generation
+                if parse_qs(urlsplit(self.path).query).get("ifGenerationNotMatch") == [generation]:
+                    status, content = 304, b""
             if "Location" in found:  # of an upload in parts
                 found["Location"] = found["Location"].replace(f":{port}", f":{self.server.server_address[1]}")
             self._answer(status, found, content, is_cut=fault == "cut")
+
+        def _in_one_part(self, body: bytes) -> tuple[str, bytes, dict[str, str]]:
+            """Return path, body and headers of an upload without its parts, in which the emulator changes bytes."""
+            named = ("connection", "content-length")
+            headers = {key: value for key, value in self.headers.items() if key.lower() not in named}
+            boundary = re.search(r'boundary="?([^";]+)', headers.get("Content-Type", ""))
+            if boundary is None:
+                return self.path, body, headers
+            _, told, content, _ = body.split(f"--{boundary[1]}".encode())
+            content = content.split(b"\n\n", 1)[1].removesuffix(b"\n")
+            if not content:  # which it takes in parts alone
+                return self.path, body, headers
+            name = quote(json.loads(told.split(b"\n\n", 1)[1])["name"], safe="")
+            path = self.path.replace("uploadType=multipart", f"uploadType=media&name={name}")
+            return path, content, headers | {"Content-Type": "application/octet-stream"}
+
+        def _generation(self) -> str | None:
+            """Return the generation of the object that is asked for."""
+            found = re.fullmatch(r".*/b/([^/]+)/o/([^/]+)", urlsplit(self.path).path)
+            each = found and emulator._storage.objects.get(found[1], {}).get(unquote(found[2]))
+            return str(each["generation"]) if each else None
 
         def _is_taken(self, body: bytes) -> bool:
             """Say whether an object that must be new is there: the emulator itself does not look."""
