@@ -28,8 +28,10 @@ _T = TypeVar("_T")
 
 
 @contextlib.contextmanager
-def lock_beside(out: Path, result: Result, sources: Iterable[Path] = ()) -> Iterator[None]:
-    """Hold the lock of a folder that is replaced as a whole, a file beside it; in a bucket, publish what is made there.
+def lock_beside(
+    out: Path, result: Result, sources: Iterable[Path] = (), journals: Iterable[Path] = ()
+) -> Iterator[None]:
+    """Hold the lock of a folder that is replaced as a whole, a file beside it; publish folder and journals.
 
     Raises:
         DestinationRefused: `out` holds something else than an earlier `result`.
@@ -37,7 +39,7 @@ def lock_beside(out: Path, result: Result, sources: Iterable[Path] = ()) -> Iter
         PlaceUnusable: as `published`.
     """
     beside = (rejected_beside(out), work_directory_of(out), replies_beside(out), listing_beside(out))
-    with published(out, *beside):
+    with published(out, *beside, *journals):
         require_destination(out, result, sources=sources)
         # Beside it, as the folder is replaced whole; resolved, so that two names of one folder have one lock.
         out = out.resolve()

@@ -176,7 +176,7 @@ def publish(path: Path) -> None:
                 files.put_file(str(local), f"{key}/{name}".rstrip("/"))
             alike[name] = md5
             _write_alike(path, alike)
-        if (changed or gone) and here.keys() != {""}:
+        if (found := changed | gone) and found != {""}:
             files.pipe_file(f"{key}/{_ALIKE}", json.dumps(alike).encode())
             _write_alike(path, alike)
 

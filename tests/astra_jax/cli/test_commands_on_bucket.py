@@ -33,19 +33,19 @@ DOCUMENTS = [
     for what in ("rent", "owner", "size", "address")
 ]
 
-Astra = Callable[[str], str]
+Astra = Callable[..., str]
 
 
 @pytest.fixture
 def astra(tmp_path, monkeypatch, capsys) -> Astra:
-    """Run a command that succeeds, on a new machine; return what it prints."""
+    """Run a command that ends with `code`, on a new machine; return what it prints."""
     machines = iter(range(100))
 
-    def run(command: str) -> str:
+    def run(command: str, code: int = 0) -> str:
         monkeypatch.setenv("ASTRA_STAGE", str(tmp_path / f"machine-{next(machines)}"))
         found = main(command.split())
         printed = capsys.readouterr()
-        assert found == 0, printed.err
+        assert found == code, printed.err
         return printed.out
 
     with served_bucket() as bucket:
@@ -76,6 +76,10 @@ def names(below: str) -> set[str]:
     return {name.split("/")[0] for name in objects_in(f"{BUCKET}/{below}") if not name.startswith(".astra-p")}
 
 
+def interrupted(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
 def test_records_are_made_shown_counted_exported_and_reported(astra):
     put("docs/flats.json", json.dumps(DOCUMENTS))
     put_environments()
@@ -90,10 +94,18 @@ def test_records_are_made_shown_counted_exported_and_reported(astra):
 
 
 @pytest.mark.slow
-def test_data_are_synthesised_verified_and_attacked(astra):
+def test_data_are_synthesised_verified_and_attacked(astra, monkeypatch):
     put("docs/flats.json", json.dumps(DOCUMENTS))
     put("config.toml", 'seed = 0\ncount = 3\nout = "gs://bucket/made"\n')
-    astra(f"synthesize environments {BUCKET}/config.toml")
+    with monkeypatch.context() as patch:
+        patch.setattr("synthesis.track.run.TrackRun.write", interrupted)  # before the records are written
+        astra(f"synthesize environments {BUCKET}/config.toml", code=130)
+    journals = [f"made.{stage}.sqlite" for stage in ("drafted", "proven", "mixed")]
+    assert [name for name in journals if not objects_in(f"{BUCKET}/{name}")] == []
+    with monkeypatch.context() as patch:
+        patch.setattr("synthesis.environments.worker.EnvironmentsWorker.prove", interrupted)  # nothing is proven again
+        astra(f"synthesize environments {BUCKET}/config.toml")
+    assert [name for name in journals if objects_in(f"{BUCKET}/{name}")] == []
     assert "3" in astra(f"records verify {BUCKET}/made")
     astra(f"records attack {BUCKET}/made")
     assert {"certificate.json", "certificate.html", "dataset.json"} < names("made")
