@@ -50,8 +50,9 @@ from astra_jax.mesh.placement import sharded_shapes
 from astra_jax.model.config import ModelConfig, ModelOverrides, Params
 from astra_jax.model.qwen3 import abstract_params
 from astra_jax.model.sharding import require_divisible
+from synthesis.errors import SynthesisError
 from synthesis.run.destination import write_whole
-from synthesis.run.places import address_of, checksum_in_bucket, in_bucket, objects_in
+from synthesis.run.places import address_of, checksum_in_bucket, in_bucket, objects_in, unusable
 
 _log = logging.getLogger(__name__)
 
@@ -61,7 +62,8 @@ class _ToldAsError(logging.Filter):
 
     def filter(self, record: logging.LogRecord) -> bool:
         error = record.exc_info[1] if record.exc_info else None
-        return "os_error_code" not in f"{record.getMessage()} {error}"
+        text = f"{record.getMessage()} {error}"
+        return "os_error_code" not in text and "://" not in text
 
 
 for _name in ("absl", "asyncio"):  # the loggers of Orbax and of its event loops
@@ -141,7 +143,8 @@ class Checkpoints:
         """
         self._end_writing()
         path = self.directory / f"{state.step:08d}"
-        _clear(path)
+        with told_as_os_errors(path):
+            _clear(path)
         _require_room(path, (state.params, state.optimizer_state))
         train = {"optimizer_state": state.optimizer_state}
         # Each part is copied to the host before this returns: the next step may donate the arrays.
@@ -154,10 +157,11 @@ class Checkpoints:
         return path
 
     def _finish(self, parts: Sequence[Callable[[], None]], step: int) -> None:
-        for finish in parts:
-            finish()
-        if jax.process_index() == 0:
-            self._retire(step)
+        with told_as_os_errors(self.directory):
+            for finish in parts:
+                finish()
+            if jax.process_index() == 0:
+                self._retire(step)
 
     def wait(self) -> None:
         """Return when the last save is whole, on every host.
@@ -189,10 +193,11 @@ class Checkpoints:
             CheckpointError: the checkpoint is of another model.
         """
         self._end_writing()
-        step = self._newest_whole_step()
-        if step is None:
-            return None
-        state = self._restore(self.directory / f"{step:08d}", optimizer, mesh)
+        with told_as_os_errors(self.directory):
+            step = self._newest_whole_step()
+            if step is None:
+                return None
+            state = self._restore(self.directory / f"{step:08d}", optimizer, mesh)
         self.newest_step = step
         return state
 
@@ -241,8 +246,9 @@ def save_params(path: Path, config: ModelConfig, params: Params) -> None:
         OSError: the disk is full or not writable.
     """
     path = in_bucket(path)
-    _clear(path)
-    _begin_part(path, "params", params, config.model_dump(mode="json"), _chunks(params))()
+    with told_as_os_errors(path):
+        _clear(path)
+        _begin_part(path, "params", params, config.model_dump(mode="json"), _chunks(params))()
     multihost_utils.sync_global_devices(f"weights in {path}")
 
 
@@ -254,12 +260,14 @@ def read_model(path: Path) -> ModelConfig:
     """
     path = in_bucket(path)
     description = path / "params.json"
-    if not description.is_file():
-        if not path.is_dir():
-            raise CheckpointError(f"{path}: no such folder exists; name a checkpoint folder")
-        raise CheckpointError(f"{path}: not a checkpoint folder, since it holds no params.json; try a sub-folder")
+    with told_as_os_errors(path):
+        if not description.is_file():
+            if not path.is_dir():
+                raise CheckpointError(f"{path}: no such folder exists; name a checkpoint folder")
+            raise CheckpointError(f"{path}: not a checkpoint folder, since it holds no params.json; try a sub-folder")
+        text = description.read_bytes()
     try:
-        return ModelConfig.model_validate_json(description.read_bytes())
+        return ModelConfig.model_validate_json(text)
     except ValidationError as error:
         raise CheckpointError(f"{description} is damaged: {error.errors()[0]['msg']}; restore it") from error
 
@@ -276,7 +284,8 @@ def load_params(
     config = overrides.of(read_model(path))
     require_divisible(config, mesh)
     require_whole(path)
-    return config, _read_part(in_bucket(path), "params", sharded_shapes(abstract_params(config), mesh))
+    with told_as_os_errors(path := in_bucket(path)):
+        return config, _read_part(path, "params", sharded_shapes(abstract_params(config), mesh))
 
 
 def require_whole(path: Path) -> None:
@@ -285,7 +294,9 @@ def require_whole(path: Path) -> None:
     Raises:
         CheckpointError: a file is missing or has changed.
     """
-    if (fault := _fault(in_bucket(path), "params")) is not None:
+    with told_as_os_errors(there := in_bucket(path)):
+        fault = _fault(there, "params")
+    if fault is not None:
         raise CheckpointError(f"{path} is damaged: {fault}; restore an earlier checkpoint")
 
 
@@ -345,10 +356,20 @@ def told_as_os_errors(path: Path) -> Iterator[None]:
 
     Raises:
         OSError: TensorStore could not write; the error names `path`.
+        PlaceUnusable: a library could not write to the bucket of `path`, or not read there.
     """
     try:
         yield
-    except (ValueError, RuntimeError) as error:
+    except (AstraError, SynthesisError, jax.errors.JaxRuntimeError):
+        raise
+    except Exception as error:
+        is_of_library = type(error).__module__.split(".")[0] in ("aiohttp", "gcsfs", "google")
+        if is_in_bucket(path) and (is_of_library or isinstance(error, ValueError | RuntimeError | OSError)):
+            if "Gloo" in str(error):  # another host is gone
+                raise
+            raise unusable(str(path), error) from error
+        if not isinstance(error, ValueError | RuntimeError):
+            raise
         code = re.search(r"\[os_error_code='(\d+)'", str(error))
         if code is None:
             raise

@@ -97,7 +97,8 @@ def orbax_to_hf(source: Path, destination: Path, *, dtype: DType | None = None) 
     config = read_model(source)
     require_whole(source)
     _say_if_no_tokenizer(source)
-    save_hf(_open_params(source, config), config, destination, dtype=dtype, companions=source)
+    with told_as_os_errors(in_bucket(source)):
+        save_hf(_open_params(source, config), config, destination, dtype=dtype, companions=source)
     return config
 
 

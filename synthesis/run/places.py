@@ -27,6 +27,7 @@ import base64
 import contextlib
 import hashlib
 import json
+import logging
 import os
 import re
 import shutil
@@ -281,6 +282,7 @@ def _library() -> Any:
     os.environ.setdefault("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")  # a try-out of gcsfs, which warns without a key
     if "STORAGE_EMULATOR_HOST" in os.environ:
         os.environ["TENSORSTORE_GCS_HTTP_URL"] = os.environ["STORAGE_EMULATOR_HOST"]
+    logging.getLogger("gcsfs").setLevel(logging.CRITICAL)  # it raises the failures that it logs
     import fsspec  # here, so that commands without a bucket start without it
 
     for scheme in ("gs", "gcs"):
@@ -311,10 +313,15 @@ def _told(address: str) -> Iterator[None]:
     except (SynthesisError, FileExistsError):
         raise
     except Exception as error:
-        text = " ".join(str(error).split()) or type(error).__name__
-        raise PlaceUnusable(
-            f"{address}: {text[:300]}; look at the name, the permissions and the network, then give the same command"
-        ) from error
+        raise unusable(address, error) from error
+
+
+def unusable(address: str, error: Exception) -> PlaceUnusable:
+    """Return the failure of a bucket's library as one line."""
+    text = " ".join(str(error).split()) or type(error).__name__
+    return PlaceUnusable(
+        f"{address}: {text[:300]}; look at the name, the permissions and the network, then give the same command"
+    )
 
 
 def _listed(files: Any, key: str) -> dict[str, Mapping[str, Any]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import http.client
 import json
@@ -13,9 +14,11 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import SimpleNamespace
 from typing import Any
 from urllib.parse import parse_qs, quote, unquote, urlsplit
 
+import pytest
 from gcp_storage_emulator.server import create_server
 
 logging.getLogger("gcp_storage_emulator").setLevel(logging.CRITICAL)
@@ -56,6 +59,12 @@ class Bucket:
 
 def _text(key: str | bytes) -> str:
     return key.decode() if isinstance(key, bytes) else key
+
+
+def wait_shortly(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let gcsfs wait a hundredth of its time before it tries again."""
+    waits = SimpleNamespace(sleep=lambda seconds: asyncio.sleep(seconds / 100))
+    monkeypatch.setattr("gcsfs.retry.asyncio", waits)
 
 
 @contextlib.contextmanager

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import os
 import random
@@ -11,13 +10,12 @@ import sqlite3
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
 from synthesis.run import places
 from synthesis.run.places import Claim, PlaceUnusable, TakenOver, address_of, fetch, objects_in, publish, stage_of
-from tests.synthesis.run.bucket import Bucket, served_bucket
+from tests.synthesis.run.bucket import Bucket, served_bucket, wait_shortly
 
 pytestmark = pytest.mark.skipif(find_spec("gcsfs") is None, reason="gs:// needs the extra gcs")
 
@@ -135,16 +133,10 @@ def test_of_two_runs_in_one_place_the_later_one_goes_on(bucket, machine):
         first.require()
 
 
-@pytest.fixture
-def short_waits(monkeypatch):
-    """Let gcsfs wait a hundredth of its time before it tries again."""
-    waits = SimpleNamespace(sleep=lambda seconds: asyncio.sleep(seconds / 100))
-    monkeypatch.setattr("gcsfs.retry.asyncio", waits)
-
-
 @pytest.mark.parametrize("most", [20, pytest.param(200, marks=pytest.mark.slow)])
-def test_faults_lose_nothing(bucket: Bucket, machine, short_waits, most):
+def test_faults_lose_nothing(bucket: Bucket, machine, monkeypatch, most):
     """A machine is lost now and then, and another goes on from the files that were published whole, and no older."""
+    wait_shortly(monkeypatch)
     faults, rng = bucket.faults, random.Random(0)
     faults.unavailable = faults.cut = faults.stale = 0.15
     faults.slow = 0.05
