@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -12,8 +11,6 @@ from astra_jax.checkpoints.checkpoint import Checkpoints, load_params, save_para
 from synthesis.run.places import PlaceUnusable, stage_of
 from tests.astra_jax.checkpoints.test_checkpoint import CONFIG, OPTIMIZER, assert_same, train_state
 from tests.synthesis.run.bucket import Bucket, served_bucket, wait_shortly
-
-pytestmark = pytest.mark.skipif(find_spec("gcsfs") is None, reason="gs:// needs the extra gcs")
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -16,8 +15,6 @@ from synthesis.record_io import write_records
 from synthesis.run.places import objects_in, publish, stage_of
 from tests.astra_jax.cli.test_wrong_input import EVALUATION, RL, SFT
 from tests.synthesis.run.bucket import served_bucket
-
-pytestmark = pytest.mark.skipif(find_spec("gcsfs") is None, reason="gs:// needs the extra gcs")
 
 BUCKET = "gs://bucket"
 DOCUMENTS = [

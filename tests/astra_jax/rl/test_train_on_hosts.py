@@ -8,7 +8,6 @@ import subprocess
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from importlib.util import find_spec
 from pathlib import Path
 
 import jax
@@ -146,7 +145,6 @@ def test_sigterm_at_one_host_ends_both_inside_a_rollout(overrides, sandbox, tmp_
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(find_spec("gcsfs") is None, reason="gs:// needs the extra gcs")
 def test_two_hosts_with_only_a_bucket_have_the_losses_of_a_shared_disk(
     overrides, on_shared_disk, sandbox, tmp_path, monkeypatch
 ):

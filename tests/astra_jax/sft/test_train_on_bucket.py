@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from importlib.util import find_spec
 from pathlib import Path
 
 import jax
@@ -22,7 +21,6 @@ from tests.astra_jax.sft.configs import tiny_sft_config
 from tests.astra_jax.two_hosts import finish, two_hosts
 from tests.synthesis.run.bucket import served_bucket
 
-pytestmark = pytest.mark.skipif(find_spec("gcsfs") is None, reason="gs:// needs the extra gcs")
 MESH = MeshConfig(fsdp=2, context=2, tensor=2)
 
 
@@ -37,7 +35,6 @@ def config(tokenizer, tmp_path) -> SFTConfig:
 def bucket(monkeypatch):
     with served_bucket() as bucket:
         monkeypatch.setenv("STORAGE_EMULATOR_HOST", bucket.url)
-        monkeypatch.setenv("TENSORSTORE_GCS_HTTP_URL", bucket.url)
         yield bucket
 
 

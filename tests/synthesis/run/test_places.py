@@ -8,7 +8,6 @@ import random
 import shutil
 import sqlite3
 from collections.abc import Callable
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -16,8 +15,6 @@ import pytest
 from synthesis.run import places
 from synthesis.run.places import Claim, PlaceUnusable, TakenOver, address_of, fetch, objects_in, publish, stage_of
 from tests.synthesis.run.bucket import Bucket, served_bucket, wait_shortly
-
-pytestmark = pytest.mark.skipif(find_spec("gcsfs") is None, reason="gs:// needs the extra gcs")
 
 URL = Path("gs://bucket/runs/one")
 
