@@ -50,7 +50,6 @@ from astra_jax.mesh.placement import sharded_shapes
 from astra_jax.model.config import ModelConfig, ModelOverrides, Params
 from astra_jax.model.qwen3 import abstract_params
 from astra_jax.model.sharding import require_divisible
-from synthesis.errors import SynthesisError
 from synthesis.run.destination import write_whole
 from synthesis.run.places import address_of, checksum_in_bucket, in_bucket, objects_in, unusable
 
@@ -360,14 +359,12 @@ def told_as_os_errors(path: Path) -> Iterator[None]:
     """
     try:
         yield
-    except (AstraError, SynthesisError, jax.errors.JaxRuntimeError):
+    except (AstraError, jax.errors.JaxRuntimeError):
         raise
     except Exception as error:
-        is_of_library = type(error).__module__.split(".")[0] in ("aiohttp", "gcsfs", "google")
-        if is_in_bucket(path) and (is_of_library or isinstance(error, ValueError | RuntimeError | OSError)):
-            if "Gloo" in str(error):  # another host is gone
-                raise
-            raise unusable(str(path), error) from error
+        # Gloo's failure means that another host is gone.
+        if is_in_bucket(path) and "Gloo" not in str(error) and (failure := unusable(str(path), error)):
+            raise failure from error
         if not isinstance(error, ValueError | RuntimeError):
             raise
         code = re.search(r"\[os_error_code='(\d+)'", str(error))

@@ -310,14 +310,21 @@ def _told(address: str) -> Iterator[None]:
     """Raise the failures of a bucket's library as `PlaceUnusable`."""
     try:
         yield
-    except (SynthesisError, FileExistsError):
+    except FileExistsError:
         raise
     except Exception as error:
-        raise unusable(address, error) from error
+        if (failure := unusable(address, error)) is None:
+            raise
+        raise failure from error
 
 
-def unusable(address: str, error: Exception) -> PlaceUnusable:
-    """Return the failure of a bucket's library as one line."""
+def unusable(address: str, error: Exception) -> PlaceUnusable | None:
+    """Return the failure of a library that reads or writes a bucket, in one line; None for any other error."""
+    is_of_library = type(error).__module__.partition(".")[0] in ("aiohttp", "gcsfs", "google")
+    if isinstance(error, SynthesisError) or not (
+        is_of_library or isinstance(error, OSError | RuntimeError | ValueError)
+    ):
+        return None
     text = " ".join(str(error).split()) or type(error).__name__
     return PlaceUnusable(
         f"{address}: {text[:300]}; look at the name, the permissions and the network, then give the same command"
