@@ -35,7 +35,7 @@ LINES = {
     "sandbox": 6_110,
     "sandbox/contract": 1_050,
     "sandbox/jail": 2_280,
-    "synthesis": 25_280,
+    "synthesis": 25_290,
     "synthesis/answers": 1_020,
     "synthesis/audit": 460,
     "synthesis/environments": 3_780,
@@ -66,7 +66,7 @@ LINES = {
     "astra_jax/serve": 1_090,
     "astra_jax/sft": 870,
     "astra_jax/training": 1_070,
-    "tests": 37_580,
+    "tests": 37_590,
 }
 """Lines of Python in each package and folder, with the folders in it, and of all tests."""
 LINES_OF_A_FILE_OF_THE_ENGINE = 350

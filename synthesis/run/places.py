@@ -320,6 +320,9 @@ def _told(address: str) -> Iterator[None]:
 
 def unusable(address: str, error: Exception) -> PlaceUnusable | None:
     """Return the failure of a library that reads or writes a bucket, in one line; None for any other error."""
+    if isinstance(error, ExceptionGroup):  # writes side by side
+        failures = [unusable(address, each) for each in error.exceptions]
+        return None if None in failures else failures[0]
     is_of_library = type(error).__module__.partition(".")[0] in ("aiohttp", "gcsfs", "google")
     if isinstance(error, SynthesisError) or not (
         is_of_library or isinstance(error, OSError | RuntimeError | ValueError)

@@ -228,6 +228,14 @@ def test_a_place_that_cannot_be_used_is_told_in_one_line(bucket, machine, url, w
     assert len(str(raised.value).splitlines()) == 1
 
 
+def test_failures_side_by_side_are_told_as_the_first_and_a_bug_is_none():
+    down, bug = OSError("down\nagain"), TypeError("a bug")
+    told = places.unusable("gs://bucket", ExceptionGroup("writes", [ExceptionGroup("two", [down, down])]))
+    assert str(told).startswith("gs://bucket: down again; look at")
+    assert places.unusable("gs://bucket", ExceptionGroup("writes", [down, bug])) is None
+    assert places.unusable("gs://bucket", bug) is None
+
+
 def test_a_stage_below_a_link_is_one(bucket, tmp_path, monkeypatch):
     (tmp_path / "disk").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "disk")
