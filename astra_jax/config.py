@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from astra_jax.config_keys import keys_of
 from astra_jax.errors import UsageError
+from synthesis.run.places import fetch
 
 ConfigT = TypeVar("ConfigT", bound=BaseModel)
 _LIST_FAULTS: Final = ("tuple_type", "list_type", "set_type", "frozen_set_type")
@@ -31,17 +32,24 @@ class ConfigError(UsageError, ValueError):
     """A config cannot be used; the message names the file, the key, and the expected and the found value."""
 
 
-def load_config(config_type: type[ConfigT], path: Path, overrides: Sequence[str] = ()) -> ConfigT:
+def load_config(
+    config_type: type[ConfigT], path: Path, overrides: Sequence[str] = (), *, is_fetched: bool = True
+) -> ConfigT:
     """Read a config; overrides name nested keys with dots (`optimizer.learning_rate=1e-3`), values are TOML.
 
     An override of a key that takes a list may be one value: `tool_documents=mydocs` becomes a list of one.
+    The files of its places in a bucket, but for weights, are brought onto this machine if `is_fetched`.
 
     Raises:
         ConfigError: no such file, not TOML, an unknown key, or a value of the wrong type.
+        PlaceUnusable: a bucket does not answer or may not be read.
     """
     values = read_toml(path)
     _make_lists_of_one(config_type, values, [_override(values, override) for override in overrides])
-    return parse_config(config_type, values, where=str(path), folder=Path(path).parent)
+    config = parse_config(config_type, values, where=str(path), folder=Path(path).parent)
+    for _, place in _paths(config) if is_fetched else ():
+        fetch(place)
+    return config
 
 
 def read_toml(path: Path) -> dict[str, Any]:
@@ -85,14 +93,14 @@ def parse_config(
 
 
 def require_local_paths(values: Mapping[str, Any], *, where: str) -> None:
-    """Require that no path among the values, at any depth, is a URL, which would become a folder `gs:`.
+    """Require that no path among the values, at any depth, is a URL: a key that takes one has made a stage of it.
 
     Raises:
         ConfigError: a path is a URL.
 
-    >>> require_local_paths({"data": (Path("records"),), "out": Path("gs://bucket/run")}, where="sft.toml")
+    >>> require_local_paths({"data": (Path("records"),), "cache": Path("gs://bucket/replies")}, where="sft.toml")
     Traceback (most recent call last):
-    astra_jax.config.ConfigError: sft.toml: out: expected a path on this machine, found the URL gs://bucket/run
+    astra_jax.config.ConfigError: sft.toml: cache: expected a path on this machine, found the URL gs://bucket/replies
     """
     for key, path in _paths(values):
         if url := re.fullmatch(r"([A-Za-z][A-Za-z0-9+.-]+):/+(.*)", str(path)):

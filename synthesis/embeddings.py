@@ -25,6 +25,7 @@ from pydantic import BaseModel
 from synthesis.errors import InputUnusable
 from synthesis.records import JsonValue, ToolDocument
 from synthesis.run.fingerprint import digest_of_files
+from synthesis.run.places import Place
 
 if TYPE_CHECKING:
     from model2vec import StaticModel
@@ -39,9 +40,9 @@ _MODEL_FILES: Final = ("model.safetensors", "tokenizer.json", "config.json")
 
 
 class EmbeddingModel(BaseModel, frozen=True, extra="forbid"):
-    """A static embedding model in a folder of this machine, as model2vec saves it; nothing is downloaded."""
+    """A static embedding model in a folder, as model2vec saves it."""
 
-    folder: Path
+    folder: Place
     """Folder of the model."""
 
 

@@ -23,6 +23,7 @@ from astra_jax.evaluate.endpoint import Endpoint
 from synthesis.run.code import source_of
 from synthesis.run.destination import write_whole
 from synthesis.run.fingerprint import digest_of_files
+from synthesis.run.places import Place
 
 Year = Literal["2024", "2025", "2026"]
 _ASK: Final = "\n\nPlease reason step by step, and put your final answer within \\boxed{}."
@@ -36,7 +37,7 @@ _MOST_ANSWER: Final = 999
 class AIMEConfig(BenchmarkConfig):
     """Config of `astra evaluate aime`."""
 
-    problems: dict[Year, Path] = Field(min_length=1)
+    problems: dict[Year, Place] = Field(min_length=1)
     """Year to a file of its problems; the package has none."""
     samples: int = Field(default=32, ge=1)
     """Samples of each problem."""

@@ -36,6 +36,7 @@ from astra_jax.benchmarks.scores import sum_up
 from astra_jax.config import ConfigError, Frozen
 from astra_jax.evaluate.endpoint import Endpoint
 from synthesis.run.fingerprint import Fingerprint, flattened
+from synthesis.run.places import Place
 
 Item = TypeVar("Item")
 _LEFT_OUT: Final = frozenset({"policy", "out", "problems", "requests_at_once", "serving.rows", "user.url"})
@@ -45,9 +46,9 @@ _LEFT_OUT: Final = frozenset({"policy", "out", "problems", "requests_at_once", "
 class BenchmarkConfig(Frozen):
     """The part that the configs of all benchmarks have."""
 
-    policy: Path | None = None
+    policy: Place | None = None
     """Policy folder or HuggingFace folder for which a server is started; or name a server by `--url`."""
-    out: Path
+    out: Place
     """Folder of the results."""
     temperature: float = Field(default=0.6, ge=0)
     """Sampling temperature of the policy."""

@@ -13,6 +13,8 @@ a share. Weights are kept for analysis, the train part only for the newest saves
 folder without manifest, which the next save of that step replaces. Where there are several hosts, all of them make each
 call here, on one file system: each writes and reads its parts of the arrays, the first writes the rest.
 
+In a bucket the same files are objects. Their checksums are those that the bucket tells, so that none is read again.
+
 Decided: docs/decisions/checkpoints.md, “A checkpoint counts once its manifest is written, and a thread writes it”.
 Decided: docs/decisions/checkpoints.md, “Each host computes the checksums of the files that it wrote”.
 """
@@ -49,6 +51,7 @@ from astra_jax.model.config import ModelConfig, ModelOverrides, Params
 from astra_jax.model.qwen3 import abstract_params
 from astra_jax.model.sharding import require_divisible
 from synthesis.run.destination import write_whole
+from synthesis.run.places import address_of, checksum_in_bucket, in_bucket, objects_in, unusable
 
 _log = logging.getLogger(__name__)
 
@@ -58,7 +61,8 @@ class _ToldAsError(logging.Filter):
 
     def filter(self, record: logging.LogRecord) -> bool:
         error = record.exc_info[1] if record.exc_info else None
-        return "os_error_code" not in f"{record.getMessage()} {error}"
+        text = f"{record.getMessage()} {error}"
+        return "os_error_code" not in text and "://" not in text
 
 
 for _name in ("absl", "asyncio"):  # the loggers of Orbax and of its event loops
@@ -72,6 +76,11 @@ _CHECKSUM_THREADS: Final = 8
 _JOINED_WITHIN_MS: Final = 600_000
 _joined: Counter[Path] = Counter()
 """The number of barriers at which hosts have waited for the checksums of a part: each barrier has a name of its own."""
+
+
+def is_in_bucket(path: Path) -> bool:
+    """Say whether a path that `in_bucket` has returned is a URL."""
+    return "://" in str(path)
 
 
 class CheckpointError(AstraError, ValueError):
@@ -108,7 +117,7 @@ class Checkpoints:
 
     def __init__(self, directory: Path, config: ModelConfig, *, keep_weights: int | None = None) -> None:
         """Keep the weights of the newest `keep_weights` saves (None: of all)."""
-        self.directory = directory
+        self.directory = in_bucket(directory)
         self.config = config
         self._keep_weights = keep_weights
         self._writer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint")
@@ -133,7 +142,8 @@ class Checkpoints:
         """
         self._end_writing()
         path = self.directory / f"{state.step:08d}"
-        _clear(path)
+        with told_as_os_errors(path):
+            _clear(path)
         _require_room(path, (state.params, state.optimizer_state))
         train = {"optimizer_state": state.optimizer_state}
         # Each part is copied to the host before this returns: the next step may donate the arrays.
@@ -146,10 +156,11 @@ class Checkpoints:
         return path
 
     def _finish(self, parts: Sequence[Callable[[], None]], step: int) -> None:
-        for finish in parts:
-            finish()
-        if jax.process_index() == 0:
-            self._retire(step)
+        with told_as_os_errors(self.directory):
+            for finish in parts:
+                finish()
+            if jax.process_index() == 0:
+                self._retire(step)
 
     def wait(self) -> None:
         """Return when the last save is whole, on every host.
@@ -181,10 +192,11 @@ class Checkpoints:
             CheckpointError: the checkpoint is of another model.
         """
         self._end_writing()
-        step = self._newest_whole_step()
-        if step is None:
-            return None
-        state = self._restore(self.directory / f"{step:08d}", optimizer, mesh)
+        with told_as_os_errors(self.directory):
+            step = self._newest_whole_step()
+            if step is None:
+                return None
+            state = self._restore(self.directory / f"{step:08d}", optimizer, mesh)
         self.newest_step = step
         return state
 
@@ -223,7 +235,7 @@ class Checkpoints:
             _remove_part(folder, "train")
         for folder in [] if self._keep_weights is None else folders[: -self._keep_weights]:
             _remove_part(folder, "params")
-            shutil.rmtree(folder)
+            _remove_folder(folder)
 
 
 def save_params(path: Path, config: ModelConfig, params: Params) -> None:
@@ -232,8 +244,10 @@ def save_params(path: Path, config: ModelConfig, params: Params) -> None:
     Raises:
         OSError: the disk is full or not writable.
     """
-    _clear(path)
-    _begin_part(path, "params", params, config.model_dump(mode="json"), _chunks(params))()
+    path = in_bucket(path)
+    with told_as_os_errors(path):
+        _clear(path)
+        _begin_part(path, "params", params, config.model_dump(mode="json"), _chunks(params))()
     multihost_utils.sync_global_devices(f"weights in {path}")
 
 
@@ -243,13 +257,16 @@ def read_model(path: Path) -> ModelConfig:
     Raises:
         CheckpointError: there are none, or their description is damaged.
     """
+    path = in_bucket(path)
     description = path / "params.json"
-    if not description.is_file():
-        if not path.is_dir():
-            raise CheckpointError(f"{path}: no such folder exists; name a checkpoint folder")
-        raise CheckpointError(f"{path}: not a checkpoint folder, since it holds no params.json; try a sub-folder")
+    with told_as_os_errors(path):
+        if not description.is_file():
+            if not path.is_dir():
+                raise CheckpointError(f"{path}: no such folder exists; name a checkpoint folder")
+            raise CheckpointError(f"{path}: not a checkpoint folder, since it holds no params.json; try a sub-folder")
+        text = description.read_bytes()
     try:
-        return ModelConfig.model_validate_json(description.read_bytes())
+        return ModelConfig.model_validate_json(text)
     except ValidationError as error:
         raise CheckpointError(f"{description} is damaged: {error.errors()[0]['msg']}; restore it") from error
 
@@ -266,7 +283,8 @@ def load_params(
     config = overrides.of(read_model(path))
     require_divisible(config, mesh)
     require_whole(path)
-    return config, _read_part(path, "params", sharded_shapes(abstract_params(config), mesh))
+    with told_as_os_errors(path := in_bucket(path)):
+        return config, _read_part(path, "params", sharded_shapes(abstract_params(config), mesh))
 
 
 def require_whole(path: Path) -> None:
@@ -275,7 +293,9 @@ def require_whole(path: Path) -> None:
     Raises:
         CheckpointError: a file is missing or has changed.
     """
-    if (fault := _fault(path, "params")) is not None:
+    with told_as_os_errors(there := in_bucket(path)):
+        fault = _fault(there, "params")
+    if fault is not None:
         raise CheckpointError(f"{path} is damaged: {fault}; restore an earlier checkpoint")
 
 
@@ -286,7 +306,9 @@ def declare_whole(path: Path, config: ModelConfig) -> None:
 
 
 def _require_room(path: Path, tree: Any) -> None:
-    """Require that a disk has room for a state, before a part of it is written."""
+    """Require that a disk has room for a state, before a part of it is written; a bucket has."""
+    if is_in_bucket(path):
+        return
     needed_bytes = sum(array.nbytes for array in jax.tree.leaves(tree))
     free_bytes = shutil.disk_usage(path).free
     if free_bytes < needed_bytes:
@@ -313,7 +335,7 @@ def _begin_part(
     """Copy the arrays to the host and start to write them; return the function that makes the part whole."""
     checkpointer = ocp.StandardCheckpointer()
     with told_as_os_errors(path):
-        checkpointer.save((path / part).absolute(), tree, save_args=save_args)
+        checkpointer.save(_absolute(path / part), tree, save_args=save_args)
 
     def finish() -> None:
         with told_as_os_errors(path):
@@ -333,10 +355,18 @@ def told_as_os_errors(path: Path) -> Iterator[None]:
 
     Raises:
         OSError: TensorStore could not write; the error names `path`.
+        PlaceUnusable: a library could not write to the bucket of `path`, or not read there.
     """
     try:
         yield
-    except (ValueError, RuntimeError) as error:
+    except (AstraError, jax.errors.JaxRuntimeError):
+        raise
+    except Exception as error:
+        # Gloo's failure means that another host is gone.
+        if is_in_bucket(path) and "Gloo" not in str(error) and (failure := unusable(str(path), error)):
+            raise failure from error
+        if not isinstance(error, ValueError | RuntimeError):
+            raise
         code = re.search(r"\[os_error_code='(\d+)'", str(error))
         if code is None:
             raise
@@ -356,19 +386,27 @@ def _chunks(params: Params) -> Any:
 
 def _files_of_this_host(path: Path, part: str) -> Iterator[Path]:
     """Yield the files of a part that this host wrote: those in folders with its number; the first wrote all others."""
-    for file in (path / part).rglob("*"):
+    if is_in_bucket(path):
+        files = [path / name for name in objects_in(str(path)) if name.startswith(f"{part}/")]
+    else:
+        files = [file for file in (path / part).rglob("*") if file.is_file()]
+    for file in files:
         writer = re.search(r"(?:^|[./])process_(\d+)(?:/|$)", file.relative_to(path).as_posix())
-        if int(writer[1] if writer else 0) == jax.process_index() and file.is_file():
+        if int(writer[1] if writer else 0) == jax.process_index():
             yield file
 
 
 def _checksums(path: Path, files: Iterable[Path]) -> dict[str, tuple[int, int]]:
-    """Return size and CRC-32 of each file, by its name below `path`."""
+    """Return size and checksum of each file, by its name below `path`: CRC-32, or that of a bucket."""
     found = sorted(files)
+    if is_in_bucket(path):
+        names = [str(file.relative_to(path)) for file in found]
+        objects = objects_in(str(path), names)
+        return {name: objects[name] for name in names}
     with ThreadPoolExecutor(_CHECKSUM_THREADS) as pool:
-        values = list(pool.map(_crc32, found))
+        values = list(pool.map(_crc32 if address_of(path) is None else checksum_in_bucket, found))
     return {
-        str(file.relative_to(path)): (file.stat().st_size, crc32) for file, crc32 in zip(found, values, strict=True)
+        str(file.relative_to(path)): (file.stat().st_size, value) for file, value in zip(found, values, strict=True)
     }
 
 
@@ -378,7 +416,7 @@ def _joined_checksums(path: Path, part: str, own: dict[str, tuple[int, int]]) ->
         return own
     of_host = [path / f"{part}.host-{host}.json" for host in range(jax.process_count())]
     if jax.process_index() > 0:
-        write_whole(of_host[jax.process_index()], json.dumps(own))
+        _write_whole(of_host[jax.process_index()], json.dumps(own))
     # The devices are not used: they train meanwhile. No host looks for a file before it is there, since network disks
     # remember for a while that a file was missing.
     _joined[path / part] += 1
@@ -395,12 +433,24 @@ def _write_manifest(path: Path, part: str, description: dict[str, Any], files: d
     # The description first: the manifest has its checksum as well.
     described = path / f"{part}.json"
     described.write_text(json.dumps(description, indent=2), encoding="utf-8")
-    write_whole(path / f"{part}.whole.json", json.dumps(_checksums(path, [described]) | files))
+    _write_whole(path / f"{part}.whole.json", json.dumps(_checksums(path, [described]) | files))
+
+
+def _write_whole(file: Path, text: str) -> None:
+    # An object of a bucket is there whole or not at all.
+    if is_in_bucket(file):
+        file.write_text(text)
+    else:
+        write_whole(file, text)
 
 
 def _read_part(path: Path, part: str, like: Any) -> Any:
     with ocp.StandardCheckpointer() as checkpointer:
-        return checkpointer.restore((path / part).absolute(), jax.tree.map(ocp.utils.to_shape_dtype_struct, like))
+        return checkpointer.restore(_absolute(path / part), jax.tree.map(ocp.utils.to_shape_dtype_struct, like))
+
+
+def _absolute(path: Path) -> Path:
+    return path if is_in_bucket(path) else path.absolute()
 
 
 def _remove_part(path: Path, part: str) -> None:
@@ -409,7 +459,14 @@ def _remove_part(path: Path, part: str) -> None:
     for of_host in path.glob(f"{part}.host-*.json"):
         of_host.unlink()
     if (path / part).exists():
-        shutil.rmtree(path / part)
+        _remove_folder(path / part)
+
+
+def _remove_folder(path: Path) -> None:
+    if is_in_bucket(path):
+        path.rmtree()  # type: ignore[attr-defined]
+    else:
+        shutil.rmtree(path)
 
 
 def _fault(path: Path, part: str) -> str | None:
@@ -428,16 +485,24 @@ def _fault_in_share(path: Path, part: str, share: int, num_shares: int) -> str |
         return f"{manifest_path.name} is no manifest: {error.errors()[0]['msg']}"
     # Dealt out by size, so that shares are equally large; the order of names decides between equals.
     names = sorted(sorted(manifest), key=lambda name: -manifest[name][0])[share::num_shares]
+    sizes = _sizes(path, names)
     for name in names:
-        if not (path / name).is_file():
+        if name not in sizes:
             return f"{name} is missing"
         # Sizes first: they show most damage before a byte is read.
-        if (found := (path / name).stat().st_size) != manifest[name][0]:
-            return f"{name} has {found} bytes, expected {manifest[name][0]}"
+        if sizes[name] != manifest[name][0]:
+            return f"{name} has {sizes[name]} bytes, expected {manifest[name][0]}"
     for name, (_, crc32) in _checksums(path, [path / name for name in names]).items():
         if crc32 != manifest[name][1]:
             return f"{name} has another checksum than when it was written"
     return None
+
+
+def _sizes(path: Path, names: Iterable[str]) -> dict[str, int]:
+    """Return the size of each file that is there."""
+    if is_in_bucket(path):
+        return {name: size for name, (size, _) in objects_in(str(path), names).items()}
+    return {name: (path / name).stat().st_size for name in names if (path / name).is_file()}
 
 
 def _crc32(path: Path) -> int:

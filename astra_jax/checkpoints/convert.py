@@ -23,6 +23,7 @@ from astra_jax.chat.tokenizer import TOKENIZER
 from astra_jax.checkpoints.checkpoint import (
     CheckpointError,
     declare_whole,
+    is_in_bucket,
     read_model,
     require_whole,
     told_as_os_errors,
@@ -45,6 +46,7 @@ from astra_jax.checkpoints.provenance import imported
 from astra_jax.model.config import DType, ModelConfig, Params
 from astra_jax.model.qwen3 import abstract_params
 from synthesis.run.destination import MARK, Result, require_destination, whole_folder
+from synthesis.run.places import in_bucket
 
 CHECKPOINT: Final = Result("converted checkpoint", MARK, "checkpoint", is_replaced=True)
 """The folder that `hf_to_orbax` makes. A trained checkpoint is not one, so it is never replaced."""
@@ -95,7 +97,8 @@ def orbax_to_hf(source: Path, destination: Path, *, dtype: DType | None = None) 
     config = read_model(source)
     require_whole(source)
     _say_if_no_tokenizer(source)
-    save_hf(_open_params(source, config), config, destination, dtype=dtype, companions=source)
+    with told_as_os_errors(in_bucket(source)):
+        save_hf(_open_params(source, config), config, destination, dtype=dtype, companions=source)
     return config
 
 
@@ -166,7 +169,7 @@ def _open_params(path: Path, config: ModelConfig) -> Params:
     Raises:
         CheckpointError: parameters do not fit their model; the error names each.
     """
-    folder = (path / "params").absolute()
+    folder = in_bucket(path.absolute()) / "params"
     with ocp.StandardCheckpointer() as checkpointer:
         stored = checkpointer.metadata(folder).item_metadata.tree
     if faults := differences(_layout(abstract_params(config)), _layout(stored)):
@@ -182,7 +185,8 @@ def _open_params(path: Path, config: ModelConfig) -> Params:
 
 def _store(folder: Path, name: str) -> dict[str, Any]:
     """Return the place of the chunks of one of Orbax's arrays, in TensorStore's terms."""
-    return {"driver": "ocdbt", "base": {"driver": "file", "path": f"{folder}/"}, "path": f"{name}/"}
+    base = f"{folder}/" if is_in_bucket(folder) else {"driver": "file", "path": f"{folder}/"}
+    return {"driver": "ocdbt", "base": base, "path": f"{name}/"}
 
 
 def _layout(tree: Params) -> dict[str, str]:

@@ -20,6 +20,7 @@ from astra_jax.checkpoints.hf import copy_companions
 from astra_jax.checkpoints.provenance import TrainingStage, read_provenance
 from astra_jax.model.config import ModelConfig, ModelOverrides
 from astra_jax.model.qwen3 import Params
+from synthesis.run.places import fetch, publish
 
 
 @dataclass(frozen=True)
@@ -49,8 +50,10 @@ def save_policy(
             copy_companions(trained_from, folder)
         if stage is not None:
             read_provenance(trained_from).then(stage).write(folder)
+        publish(folder)
     # The weights come last: their manifest makes the folder a policy, and then every other file is there.
     save_params(folder, policy.model_config, policy.params)
+    fetch(folder)
 
 
 def load_policy(folder: Path, *, mesh: Mesh | None = None, overrides: ModelOverrides = NO_OVERRIDES) -> Policy:

@@ -15,17 +15,20 @@ import signal
 import sqlite3
 import sys
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from pkgutil import resolve_name
 
 from astra_jax.cli.arguments import Run, parsed
 from astra_jax.cli.commands import astra_parser
-from astra_jax.config import require_local_paths
 from astra_jax.errors import AstraError, UsageError
 from astra_jax.training.termination import Interruption, Terminated, name_of
 from sandbox.errors import SandboxError
 from synthesis.errors import SynthesisError
+from synthesis.run.places import fetch, published, stage_of
 
 EXIT_FAILED, EXIT_USAGE = 1, 2
+_WRITTEN = ("out", "destination", "directory", "folder")
+"""Options with paths that a command may write to; all others it only reads."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -53,12 +56,13 @@ def _run(arguments: Sequence[str] | None) -> int:
         return _fail(error, EXIT_USAGE)
     with Interruption(patience_seconds=options.patience_seconds) as interruption:
         try:
-            require_local_paths(vars(options), where="the command line")
+            written = _to_stages(options)
             if options.compiles:
                 from astra_jax.cli.compile_cache import keep_compiled_programs
 
                 keep_compiled_programs()
-            code = _function(options.run)(options)
+            with published(*written):
+                code = _function(options.run)(options)
         except Terminated as ended:
             return int(ended.code or 0)
         except (KeyboardInterrupt, asyncio.CancelledError):
@@ -74,6 +78,20 @@ def _run(arguments: Sequence[str] | None) -> int:
             _let_go_of_output()
             return _fail(error, failure)
     return code or 0
+
+
+def _to_stages(options: argparse.Namespace) -> list[Path]:
+    """Make stages of the URLs among a command's paths, and fetch them; return those that it may write to."""
+    written = []
+    for name, value in vars(options).items():
+        paths = value if isinstance(value, list) else [value]
+        urls = [path for path in paths if isinstance(path, Path) and stage_of(path) != path]
+        for path in urls:
+            fetch(stage_of(path))
+        if urls:
+            setattr(options, name, [stage_of(path) for path in value] if isinstance(value, list) else stage_of(value))
+            written += [stage_of(path) for path in urls if name in _WRITTEN]
+    return written
 
 
 def _function(run: Run) -> Callable[[argparse.Namespace], int | None]:

@@ -14,6 +14,7 @@ from astra_jax.cli.arguments import MOST_SEED, Commands, Parser, add_sandbox, co
 from astra_jax.cli.benchmarks import add_benchmarks
 from astra_jax.cli.config import KINDS
 from astra_jax.cli.serve import add_serve
+from astra_jax.errors import UsageError
 
 
 def astra_parser() -> Parser:
@@ -66,7 +67,12 @@ def _quickstart(options: argparse.Namespace) -> int | None:
     from astra_jax.recipes.quickstart_evaluation import closing_table
     from astra_jax.recipes.stages import QUICKSTART
     from astra_jax.training.termination import Terminated
+    from synthesis.run.places import address_of
 
+    if address := address_of(options.out):
+        raise UsageError(
+            f"--out: expected a folder of this machine, found {address}; the stages write there when they run alone"
+        )
     out, documents = options.out, options.tool_documents
     with lock_beside(out, QUICKSTART, documents):
         try:
@@ -308,5 +314,7 @@ def _add_report(commands: Commands) -> None:
 def _report(options: argparse.Namespace) -> None:
     from astra_jax.recipes.data_sets import describe
     from astra_jax.report import write_report
+    from synthesis.run.places import published
 
-    print(f"report -> {write_report(options.folder, describe)}")
+    with published(options.folder.with_name(f"{options.folder.name}.html")):  # the page of a record directory
+        print(f"report -> {write_report(options.folder, describe)}")

@@ -36,11 +36,17 @@ from sandbox.client import AsyncSandboxClient
 from synthesis.record_io import RecordSource, require_records
 from synthesis.records import Environment, JsonObject
 from synthesis.run.destination import require_destination
+from synthesis.run.places import published
 
 
 def evaluate(options: argparse.Namespace) -> None:
     """Evaluate a policy, or a program that learns nothing, in held-out environments."""
     config = load_config(EvaluationConfig, options.config, options.overrides)
+    with published(config.out):
+        _evaluate(options, config)
+
+
+def _evaluate(options: argparse.Namespace, config: EvaluationConfig) -> None:
     require_destination(config.out, EVALUATION)
     record = open_evaluation(config, baseline=options.baseline)
     if record.figures is not None:

@@ -48,7 +48,12 @@ def environments(options: argparse.Namespace) -> None:
     """Synthesise environments, or print an estimate of the cost."""
     # Not above: they load scipy and scikit-learn, 100 MB that trajectories do without.
     from synthesis.cost import estimate_environments
-    from synthesis.environments.pipeline import ENVIRONMENTS, EnvironmentsConfig, synthesize_environments
+    from synthesis.environments.pipeline import (
+        ENVIRONMENTS,
+        EnvironmentsConfig,
+        journals_beside,
+        synthesize_environments,
+    )
 
     config = load_config(EnvironmentsConfig, options.config, options.overrides)
     if options.estimate:
@@ -56,7 +61,8 @@ def environments(options: argparse.Namespace) -> None:
             _print_estimate(options, "environments", asyncio.run(estimate_environments(config, url)), config.teacher)
         return
     sources = (*config.knowledge, *config.disjoint_from)
-    with lock_beside(config.out, ENVIRONMENTS, sources), sandbox_for(options) as url:
+    journals = journals_beside(config.out).values()
+    with lock_beside(config.out, ENVIRONMENTS, sources, journals), sandbox_for(options) as url:
         work = partial(synthesize_environments, config, sandbox_url=url)
         report = asyncio.run(with_teacher(config.teacher, config.out, work))
     _print_report(options, report)

@@ -6,7 +6,6 @@ import json
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from statistics import fmean
 from typing import Any
 
@@ -28,6 +27,7 @@ from synthesis.record_io import digest_of_records
 from synthesis.records import Environment, JsonObject, SimilarityBand
 from synthesis.run.destination import write_whole
 from synthesis.run.manifest import RunManifest
+from synthesis.run.places import Place
 
 
 class EvaluationConfig(Frozen):
@@ -35,11 +35,11 @@ class EvaluationConfig(Frozen):
 
     seed: int = Field(ge=0, lt=2**31)
     """Seed of every random draw, from 0 to 2³¹ − 1."""
-    policy: Path
+    policy: Place
     """Policy folder to evaluate."""
-    environments: Path
+    environments: Place
     """Record directory of environments that the policy has not been trained on."""
-    out: Path
+    out: Place
     """Folder of figures and episodes."""
     rollout: EvaluationRollout
     """Limits and sampling of an episode; `rollout.temperature=0` evaluates greedily."""

@@ -23,6 +23,7 @@ from jax.experimental import multihost_utils
 
 from astra_jax.config import ConfigError
 from astra_jax.errors import AstraError, UsageError
+from synthesis.run.places import address_of
 
 T = TypeVar("T")
 
@@ -179,7 +180,7 @@ def gather_bytes_from_hosts(own: bytes) -> list[bytes]:
 
 def require_shared_folder(out: Path) -> None:
     """Raise ConfigError on all hosts unless each can write in `out` and sees a file of the first; all hosts call it."""
-    if jax.process_count() == 1:
+    if jax.process_count() == 1 or address_of(out):  # a host that may not write to a bucket says so itself
         return
     # A name that no earlier attempt has used: a file left by one would vouch for a disk that is not shared.
     random_words = multihost_utils.broadcast_one_to_all(np.frombuffer(secrets.token_bytes(8), np.uint32))

@@ -160,16 +160,16 @@ _ADVICE = {
 
 
 def load_run_config(path: Path, overrides: Sequence[str] = ()) -> SFTConfig | RLConfig:
-    """Read the config of a run; a run that rolls out is RL, one with lengths of samples SFT.
+    """Read the config of a run, but no file that it names; a run that rolls out is RL, one with lengths of samples SFT.
 
     Raises:
         ConfigError: as `load_config`; or it is neither.
     """
     keys = read_toml(path)
     if "rollout" in keys and "length_buckets" not in keys:
-        return load_config(RLConfig, path, overrides)
+        return load_config(RLConfig, path, overrides, is_fetched=False)
     if "length_buckets" in keys and "rollout" not in keys:
-        return load_config(SFTConfig, path, overrides)
+        return load_config(SFTConfig, path, overrides, is_fetched=False)
     raise ConfigError(
         f"{path} has neither or both of length_buckets (`astra sft`) and rollout (`astra rl`); name a config with one"
     )

@@ -21,6 +21,7 @@ from astra_jax.training.run_record import RL_RUN, digest_of_policy, open_run
 from synthesis.record_io import digest_of_records
 from synthesis.records import SimilarityBand
 from synthesis.run.manifest import RunManifest
+from synthesis.run.places import Place
 
 
 class SampledRollout(RolloutConfig):
@@ -40,7 +41,7 @@ class SampledRollout(RolloutConfig):
 class HeldOutConfig(Frozen):
     """Evaluation of the policy on held-out environments while it learns; learning does not depend on it."""
 
-    environments: Path
+    environments: Place
     """Record directory of environments, none of which is learnt from."""
     every_steps: int = Field(gt=0)
     """Updates between two evaluations; the policy after the last update is evaluated in any case."""
@@ -73,13 +74,13 @@ class RLConfig(TrainingConfig):
     learnt from with the sampled log-probs as the denominator of the ratio.
     """
 
-    init: Path
+    init: Place
     """Policy folder to start from."""
     steps: int = Field(gt=0)
     """Optimiser updates of the run."""
     reward: str = "f1"
     """Reward of an episode: a built-in one, of which f1 is the paper's, or `MODULE:FUNCTION` of your own file."""
-    environments: Path
+    environments: Place
     """Record directory of environments."""
     rollout: SampledRollout
     """Limits and sampling of an episode."""

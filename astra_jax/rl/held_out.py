@@ -4,7 +4,7 @@ Every evaluation runs one episode in each environment, with the same tools and r
 steps differ by the policy alone. It samples with the learner's weights, laid out as for a rollout. The best policy is a
 policy folder of its own, which no retention rule removes:
 
-    OUT/best -> best_00000040              a link, replaced by one rename when the folder is whole
+    OUT/best -> best_00000040              a link, replaced by one rename when the folder is whole; none in a bucket
     OUT/best_00000040/                     a policy folder
         held_out.json                      {"step": 40, "f1": 0.61}
 """
@@ -40,6 +40,7 @@ from astra_jax.training.run import Parts
 from sandbox.client import AsyncSandboxClient
 from synthesis.record_io import RecordSource
 from synthesis.records import Environment
+from synthesis.run.places import address_of, in_bucket, publish
 
 
 class Best(NamedTuple):
@@ -58,6 +59,9 @@ class BestPolicy:
         """Read the best policy of an earlier command in `out`; `save` writes weights as a policy folder."""
         self._out, self._save = out, save
         path = out / "best" / "held_out.json"
+        if jax.process_index() == 0 and not path.is_file():  # also after a fetch, since a bucket has no links
+            for whole in sorted(out.glob("best_*/held_out.json"))[-1:]:
+                self._link_to(whole.parent)
         # All hosts take the bytes that the first one read: on a disk that shows files late, hosts could disagree.
         text = gather_bytes_from_hosts(path.read_bytes() if path.is_file() else b"")[0]
         self.best = Best(**json.loads(text)) if text else None
@@ -75,15 +79,21 @@ class BestPolicy:
         self._save(folder, params)
         if jax.process_index() == 0:
             (folder / "held_out.json").write_text(json.dumps(best._asdict()) + "\n", encoding="utf-8")
-            link = self._out / ".best"
-            link.unlink(missing_ok=True)
-            link.symlink_to(folder.name, target_is_directory=True)
-            os.replace(link, self._out / "best")
+            publish(folder)
+            self._link_to(folder)
             for other in self._out.glob("best_*"):
                 if other != folder:
+                    if address_of(other):
+                        in_bucket(other).rmtree(missing_ok=True)  # type: ignore[attr-defined]
                     shutil.rmtree(other)
-        multihost_utils.sync_global_devices(f"best policy in {folder}")
+        multihost_utils.sync_global_devices(f"best policy of step {best.step}")
         return True
+
+    def _link_to(self, folder: Path) -> None:
+        link = self._out / ".best"
+        link.unlink(missing_ok=True)
+        link.symlink_to(folder.name, target_is_directory=True)
+        os.replace(link, self._out / "best")
 
 
 class HeldOut:

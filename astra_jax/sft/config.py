@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from pydantic import Field, model_validator
 
 from astra_jax.config import Frozen
@@ -14,6 +12,7 @@ from synthesis.record_io import digest_of_records
 from synthesis.records import SimilarityBand
 from synthesis.run.fingerprint import digest, digest_of_files
 from synthesis.run.manifest import RunManifest
+from synthesis.run.places import Place
 
 
 class SFTDataConfig(Frozen):
@@ -25,12 +24,12 @@ class SFTDataConfig(Frozen):
     """Optimiser updates of the run; a run has either this or `epochs`."""
     epochs: int | None = Field(default=None, gt=0)
     """Passes over all samples; a run has either this or `steps`."""
-    trajectories: tuple[Path, ...] = ()
+    trajectories: tuple[Place, ...] = ()
     """Record directories of trajectories."""
-    environments: tuple[Path, ...] = ()
+    environments: tuple[Place, ...] = ()
     """Record directories of environments, whose demonstrations are learnt: gold episodes, or episodes with a habit.
     The paper's SFT learns from none."""
-    conversations: tuple[Path, ...] = ()
+    conversations: tuple[Place, ...] = ()
     """Files of JSON lines with `messages` and `tools` in OpenAI's form."""
     irrelevant_per_band: dict[SimilarityBand, int] = Field(default_factory=dict)
     """K: the most distractors of each similarity band that a gold episode shows."""
@@ -59,7 +58,7 @@ class SFTDataConfig(Frozen):
 class SFTConfig(TrainingConfig, SFTDataConfig):
     """The config of an SFT run: its data, its model and optimiser, and the folder to write to."""
 
-    tokenizer: Path | None = None
+    tokenizer: Place | None = None
     """Tokenizer folder of a model that starts from random weights, without `init`."""
     accumulation: int = Field(default=1, gt=0)
     """Parts that a batch is worked through in, one after the other: the same update in less memory."""

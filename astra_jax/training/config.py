@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any, Final
 
 from pydantic import Field, field_validator
@@ -12,6 +11,7 @@ from astra_jax.model.config import QWEN3_PRESETS, ModelConfig, ModelOverrides
 from astra_jax.model.sharding import MeshConfig
 from astra_jax.training.optimizer import OptimizerConfig
 from astra_jax.training.wandb_run import WandbConfig
+from synthesis.run.places import Place
 
 
 class TrainingConfig(Frozen):
@@ -19,9 +19,9 @@ class TrainingConfig(Frozen):
 
     seed: int = Field(ge=0, lt=2**31)
     """Seed of every random draw, from 0 to 2³¹ − 1."""
-    out: Path
+    out: Place
     """Folder of the run; the same command resumes the run in it."""
-    init: Path | None = None
+    init: Place | None = None
     """Policy folder to start from."""
     model: ModelConfig | None = None
     """Sizes that `init` must have, or the name of a preset such as qwen3-14b; `astra plan` plans them. SFT without

@@ -39,6 +39,7 @@ from astra_jax.training.optimizer import make_optimizer
 from astra_jax.training.termination import GivenUp, Terminated, Termination
 from astra_jax.training.wandb_run import require_wandb
 from synthesis.run.manifest import RunManifest
+from synthesis.run.places import Claim, publish
 
 _T = TypeVar("_T")
 
@@ -101,6 +102,7 @@ class TrainingRun:
         folder, keep_weights = self._config.out / "checkpoints", self._config.keep_weights
         checkpoints = Checkpoints(folder, self._parts.model_config, keep_weights=keep_weights)
         self._checkpoints = self._stack.enter_context(checkpoints)
+        self._claim = Claim(self._config.out) if jax.process_index() == 0 else None
         return self
 
     def __exit__(self, *error: Any) -> None:
@@ -137,8 +139,7 @@ class TrainingRun:
         try:
             return await self._termination.unless_asked(work)
         except GivenUp:
-            if self._checkpoints.newest_step != state.step:
-                self._checkpoints.save(state)
+            self._save(state)
             self._checkpoints.wait()
         raise Terminated(self._stage, state.step, self._termination.signum)
 
@@ -162,8 +163,8 @@ class TrainingRun:
         # `asked` comes first, so that every host asks at every step: the hosts agree by counting these calls.
         must_end = self._termination.asked() or are_too_many
         is_due = is_last or must_end or state.step % self._config.checkpoint_every_steps == 0
-        if is_due and self._checkpoints.newest_step != state.step:
-            self._checkpoints.save(state)
+        if is_due:
+            self._save(state)
         if are_too_many:
             self._checkpoints.wait()
             raise NotFinite(
@@ -175,6 +176,19 @@ class TrainingRun:
             self._checkpoints.wait()
             raise Terminated(self._stage, state.step, self._termination.signum)
 
+    def _save(self, state: TrainState) -> None:
+        """Save a state, unless it is saved, after all that a bucket is to hold beside it.
+
+        Raises:
+            TakenOver: a later run has begun in the same place of a bucket.
+        """
+        if self._checkpoints.newest_step == state.step:
+            return
+        if self._claim is not None:
+            self._claim.require()
+        publish(host_folder(self._config.out))
+        self._checkpoints.save(state)
+
     def finish(
         self, state: TrainState, record: RunManifest, *, data: Sequence[Path], figures: Mapping[str, Any]
     ) -> dict[str, Any]:
@@ -182,7 +196,9 @@ class TrainingRun:
         policy = Policy(self._parts.model_config, state.params, self._parts.tokenizer)
         stage = training_stage(self._stage.upper(), self._config, data)
         save_policy(policy, self._config.out / "policy", trained_from=self._config.init, stage=stage)
-        return record.finish(figures)
+        closing = record.finish(figures)
+        publish(host_folder(self._config.out))
+        return closing
 
 
 def unapplied_at_the_end(lines: Sequence[Mapping[str, Any]]) -> int:

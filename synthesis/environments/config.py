@@ -10,7 +10,6 @@ both     ◄── heldout          further worlds
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -18,6 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from synthesis.embeddings import Embedding
 from synthesis.questions.knowledge import Unseen
 from synthesis.records import Difficulty, Habit, Language, Scenario, SimilarityBand
+from synthesis.run.places import Place
 from synthesis.teacher.config import OpenAITeacherConfig
 
 Variety = Literal["plain", "stateful", "stateful_database", "withheld_tool", "missing_parameter"]
@@ -42,13 +42,13 @@ class EnvironmentsConfig(BaseModel):
     """Seed of every random draw, from 0 to 2³¹ − 1."""
     count: int = Field(ge=1)
     """Number of environments to make."""
-    out: Path
+    out: Place
     """Record directory to write."""
     teacher: OpenAITeacherConfig | None = None
     """A language model as the teacher; without one the embedded teacher answers."""
-    knowledge: tuple[Path, ...] = ()
+    knowledge: tuple[Place, ...] = ()
     """Files and folders of knowledge, used in turn; without them the names of `domains` are the knowledge."""
-    disjoint_from: tuple[Path, ...] = ()
+    disjoint_from: tuple[Place, ...] = ()
     """Record directories of environments with which no entity and no answer may be shared."""
     unseen: Unseen = "worlds"
     """Further things that may not be shared with `disjoint_from`: `tools` excludes tools (names, documents,

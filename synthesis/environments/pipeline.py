@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import Final
 
 from sandbox.client import AsyncSandboxClient
@@ -72,13 +73,12 @@ async def synthesize_environments(config: EnvironmentsConfig, teacher: Teacher, 
     started = time.monotonic()
     require_destination(config.out, ENVIRONMENTS, sources=(*config.knowledge, *config.disjoint_from))
     plans = plan_environments(config)
-    out = config.out.resolve()
     track_run = TrackRun(
         "environments",
         config.out,
         ENVIRONMENTS.kind,
         fingerprint_of(config, teacher),
-        {stage: out.with_name(f"{out.name}.{stage}.sqlite") for stage in ("drafted", "proven", "mixed")},
+        journals_beside(config.out),
     )
     require_destination(rejected_beside(config.out), records_of(REJECTED_KIND))
     selection = selection_of(config.quality_threshold)
@@ -216,6 +216,16 @@ class _Run:
             outcome = journal.read(number)
             if "rejected" in outcome:
                 self.rejected[slot] = rejection(slot, Rejected(outcome["rejected"], outcome["detail"], made))
+
+
+def journals_beside(out: Path) -> dict[str, Path]:
+    """Return the journals of a run that writes to `out`, by stage, in order.
+
+    >>> journals_beside(Path("/runs/made"))["mixed"].as_posix()
+    '/runs/made.mixed.sqlite'
+    """
+    out = out.resolve()
+    return {stage: out.with_name(f"{out.name}.{stage}.sqlite") for stage in ("drafted", "proven", "mixed")}
 
 
 def below_threshold(draft: Draft, config: EnvironmentsConfig) -> Rejected | None:

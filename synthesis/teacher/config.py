@@ -116,7 +116,7 @@ class OpenAITeacherConfig(BaseModel):
 
     def with_replies_beside(self, out: Path) -> OpenAITeacherConfig:
         """Return the configuration of a run that writes to `out`: its replies are kept beside it by default."""
-        return self if self.cache else self.model_copy(update={"cache": out.with_name(f"{out.name}.replies.sqlite")})
+        return self if self.cache else self.model_copy(update={"cache": replies_beside(out)})
 
     @property
     def has_price(self) -> bool:
@@ -152,3 +152,12 @@ class OpenAITeacherConfig(BaseModel):
         """Return the fields of a call that control sampling."""
         fields = self.model_dump(include={"temperature", "max_completion_tokens", "top_p"}, exclude_none=True)
         return fields | self.extra_body
+
+
+def replies_beside(out: Path) -> Path:
+    """Return the file of an endpoint's replies for a run that writes to `out`.
+
+    >>> replies_beside(Path("runs/trajectories")).as_posix()
+    'runs/trajectories.replies.sqlite'
+    """
+    return out.with_name(f"{out.name}.replies.sqlite")

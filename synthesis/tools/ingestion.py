@@ -148,6 +148,16 @@ def work_directory_of(out: Path) -> Path:
     return out.with_name(out.name + ".work")
 
 
+def listing_beside(out: Path) -> Path:
+    """Return the file of the servers that a registry lists without their tools.
+
+    >>> listing_beside(Path("/runs/tools")).as_posix()
+    '/runs/tools.mcp_servers.toml'
+    """
+    out = out.resolve()
+    return out.with_name(f"{out.name}.mcp_servers.toml")
+
+
 def require_work_directory(work_directory: Path) -> None:
     """Refuse a work directory that holds anything but journals and workspaces of ours.
 
@@ -191,7 +201,7 @@ async def synthesize_tools(
     """
     filters = filters or ToolDocumentFilters()
     require_destination(out, TOOL_DOCUMENTS, sources=sources)
-    beside = out.resolve().with_name(f"{out.resolve().name}.mcp_servers.toml")
+    beside = listing_beside(out)
     if beside.exists() and not beside.read_text(encoding="utf-8").startswith(LISTING_HEAD):
         raise DestinationRefused(f"{beside} is not a listing of this command; name another `out`, or move it away")
     work_directory = work_directory_of(out)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from synthesis.run.places import Place
 from synthesis.teacher.config import OpenAITeacherConfig
 from synthesis.tools.documents import ToolDocumentFilters
 from synthesis.tools.mcp_servers import McpServerConfig
@@ -22,12 +21,12 @@ class TrajectoriesConfig(BaseModel):
     """Seed of every random draw, from 0 to 2³¹ − 1."""
     count: int = Field(ge=1)
     """Number of trajectories to keep."""
-    out: Path
+    out: Place
     """Record directory to write."""
 
     shipped_examples: bool = True
     """Whether the tool documents that the project ships are among the sources."""
-    tool_documents: tuple[Path, ...] = ()
+    tool_documents: tuple[Place, ...] = ()
     """Files and folders of tool documents, in any known format."""
     mcp_servers: tuple[McpServerConfig, ...] = ()
     """MCP servers whose tools are called for real."""
@@ -78,7 +77,7 @@ class TrajectoriesConfig(BaseModel):
     """Maximum number of assistant messages in a conversation."""
     deadline_seconds: float = Field(default=600.0, gt=0)
     """Maximum number of seconds of a conversation."""
-    student: Path | None = None
+    student: Place | None = None
     """HuggingFace folder with the tokenizer of the model that is to learn from the samples; without one their length
     in tokens is not checked."""
     max_sample_tokens: int = Field(default=20_000, ge=1)

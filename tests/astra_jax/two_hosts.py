@@ -7,18 +7,22 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from tests.astra_jax.killed_process import ROOT
 
 
 @contextlib.contextmanager
 def two_hosts(
-    arguments: Sequence[str], *, devices_per_host: int, of_host: tuple[Sequence[str], Sequence[str]] = ((), ())
+    arguments: Sequence[str],
+    *,
+    devices_per_host: int,
+    of_host: tuple[Sequence[str], Sequence[str]] = ((), ()),
+    variables: Sequence[Mapping[str, str]] = ({}, {}),
 ) -> Iterator[list[subprocess.Popen[str]]]:
     """Run `python ARGUMENTS` twice; each is told how to join the other, and neither outlives the context.
 
-    `of_host` are further arguments, of each host its own.
+    `of_host` are further arguments, and `variables` those of the environment, of each host its own.
     """
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -31,7 +35,7 @@ def two_hosts(
                 subprocess.Popen(
                     [sys.executable, *arguments, *of_host[host]],
                     cwd=ROOT,
-                    env={**shared, "JAX_PROCESS_ID": str(host)},
+                    env={**shared, **variables[host], "JAX_PROCESS_ID": str(host)},
                     stdout=subprocess.PIPE,
                     stderr=subprocess.PIPE,
                     text=True,

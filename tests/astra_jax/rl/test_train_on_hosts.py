@@ -7,13 +7,14 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+import jax
 import numpy as np
 import pytest
 
-from astra_jax.checkpoints.policy import save_policy
+from astra_jax.checkpoints.policy import load_policy, save_policy
 from astra_jax.config import load_config
 from astra_jax.episodes.log import read_episodes
 from astra_jax.metrics_file import read_metrics
@@ -22,11 +23,13 @@ from astra_jax.rl.stage import run_rl
 from sandbox.client import AsyncSandboxClient
 from sandbox.local import local_sandbox
 from synthesis.record_io import write_records
+from synthesis.run.places import fetch, stage_of
 from tests.astra_jax.cli.test_signals import StuckProxy, served
 from tests.astra_jax.curves import without_times
 from tests.astra_jax.episodes.run_rollout import environments
 from tests.astra_jax.killed_process import wait_for_steps
 from tests.astra_jax.two_hosts import finish, two_hosts
+from tests.synthesis.run.bucket import served_bucket
 
 CONFIG = Path(__file__).parents[3] / "configs" / "tiny_rl.toml"
 
@@ -65,21 +68,29 @@ def sandbox() -> Iterator[str]:
 
 
 def on_two_hosts(
-    overrides: list[str], out: Path, *options: str
+    overrides: list[str], out: Path | str, *options: str, variables: Sequence[Mapping[str, str]] = ({}, {})
 ) -> contextlib.AbstractContextManager[list[subprocess.Popen[str]]]:
     """`astra rl` in two processes, each with half of the devices."""
     command = ["-m", "astra_jax.cli", "rl", str(CONFIG), f"out={out}", *overrides, *options]
-    return two_hosts(command, devices_per_host=4)
+    return two_hosts(command, devices_per_host=4, variables=variables)
+
+
+@pytest.fixture(scope="module")
+def on_shared_disk(overrides, sandbox, tmp_path_factory) -> Path:
+    """The folder of a run on two hosts."""
+    out = tmp_path_factory.mktemp("shared") / "two"
+    with on_two_hosts(overrides, out, "--sandbox", sandbox) as processes:
+        finish(processes)
+    return out
 
 
 @pytest.mark.slow
-async def test_two_hosts_have_the_episodes_and_losses_of_one_process(overrides, sandbox, tmp_path):
+async def test_two_hosts_have_the_episodes_and_losses_of_one_process(overrides, on_shared_disk, sandbox, tmp_path):
     config = load_config(RLConfig, CONFIG, [*overrides, f"out={tmp_path / 'one'}"])
     async with AsyncSandboxClient(sandbox) as client:
         await run_rl(config, client)
-    with on_two_hosts(overrides, tmp_path / "two", "--sandbox", sandbox) as processes:
-        finish(processes)
-    expected, *found = (read_metrics(tmp_path / run / "metrics.jsonl") for run in ("one", "two", "two/hosts/1"))
+    runs = (tmp_path / "one", on_shared_disk, on_shared_disk / "hosts" / "1")
+    expected, *found = (read_metrics(run / "metrics.jsonl") for run in runs)
     assert [line["step"] for line in expected] == [0, 1]
     for lines in found:
         for line, of_one in zip(lines, expected, strict=True):
@@ -87,7 +98,7 @@ async def test_two_hosts_have_the_episodes_and_losses_of_one_process(overrides, 
             assert timeless.keys() == expected_line.keys()
             for name, value in timeless.items():
                 np.testing.assert_allclose(value, expected_line[name], rtol=1e-4, atol=1e-6, err_msg=name)
-    logs = [sorted(tmp_path.glob(f"{run}/episodes/*")) for run in ("one", "two")]
+    logs = [sorted(run.glob("episodes/*")) for run in runs[:2]]
     assert [path.name for path in logs[0]] == ["step_000000.jsonl", "step_000001.jsonl"]
     assert [path.name for path in logs[1]] == [path.name for path in logs[0]]
     one, two = (
@@ -131,3 +142,31 @@ def test_sigterm_at_one_host_ends_both_inside_a_rollout(overrides, sandbox, tmp_
     assert len(read_metrics(metrics)) == 1
     assert (tmp_path / "run" / "checkpoints" / "00000001").is_dir()
     assert seconds < 10, seconds
+
+
+@pytest.mark.slow
+def test_two_hosts_with_only_a_bucket_have_the_losses_of_a_shared_disk(
+    overrides, on_shared_disk, sandbox, tmp_path, monkeypatch
+):
+    """SIGTERM ends both hosts in the second step; two fresh machines go on, bit for bit."""
+    with served_bucket() as bucket:
+        monkeypatch.setenv("STORAGE_EMULATOR_HOST", bucket.url)
+        for machines in ("first", "second"):
+            stages = [tmp_path / f"{machines} {host}" for host in range(2)]
+            variables = [{"ASTRA_STAGE": str(stage)} for stage in stages]
+            with on_two_hosts(overrides, "gs://bucket/run", "--sandbox", sandbox, variables=variables) as processes:
+                if machines == "first":
+                    wait_for_steps(stages[0] / "gs/bucket/run/metrics.jsonl", 1, processes)
+                    processes[1].send_signal(signal.SIGTERM)
+                errors = finish(processes)
+            ends = ["rl: saved after step 1 on SIGTERM" in error for error in errors]
+            assert ends == [machines == "first"] * 2, errors
+        monkeypatch.setenv("ASTRA_STAGE", str(tmp_path / "reader"))
+        there = stage_of(Path("gs://bucket/run"))
+        fetch(there)
+        one, other = load_policy(there / "policy"), load_policy(on_shared_disk / "policy")
+    for metrics in ("metrics.jsonl", "hosts/1/metrics.jsonl"):
+        of_both = [list(map(without_times, read_metrics(run / metrics))) for run in (there, on_shared_disk)]
+        assert [line["step"] for line in of_both[0]] == [0, 1]
+        assert of_both[0] == of_both[1]
+    jax.tree.map(np.testing.assert_array_equal, one.params, other.params)

@@ -115,7 +115,7 @@ def test_a_command_that_cannot_serve_says_so_in_one_line(untrained, tmp_path, mo
         ("serve policy --port 99999", 2, "from 0 to 65535"),
         ("serve policy --rows 0", 2, "--rows"),
         ("serve policy --served-model-name a,,b", 2, "names with commas between them, found 'a,,b'"),
-        ("serve gs://bucket/policy", 2, "checkpoint: expected a path on this machine"),
+        ("serve nowhere://bucket/policy", 1, "nowhere://bucket/policy: Protocol not known"),
         ("serve nowhere --port 0", 1, "nowhere"),
         ("serve policy --port 0 --max-model-len 2000", 2, "at most 1024 tokens"),
         ("serve policy --port 0 --host nobody.invalid", 1, "cannot listen on nobody.invalid:0"),

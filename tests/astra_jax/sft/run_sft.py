@@ -7,6 +7,7 @@ import sys
 from astra_jax.mesh.hosts import join_hosts, require_shared_folder
 from astra_jax.sft.config import SFTConfig
 from astra_jax.sft.stage import run_sft
+from synthesis.run.places import fetch
 
 if __name__ == "__main__":
     config = SFTConfig.model_validate_json(sys.argv[1])
@@ -14,4 +15,5 @@ if __name__ == "__main__":
         join_hosts()
         print("joined", flush=True)
         require_shared_folder(config.out)
+    fetch(config.out)
     run_sft(config)

@@ -1,0 +1,61 @@
+"""A save in a bucket that fails is told in one line, and the newest whole one comes back."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import pytest
+
+from astra_jax.checkpoints.checkpoint import Checkpoints, load_params, save_params
+from synthesis.run.places import PlaceUnusable, stage_of
+from tests.astra_jax.checkpoints.test_checkpoint import CONFIG, OPTIMIZER, assert_same, train_state
+from tests.synthesis.run.bucket import Bucket, served_bucket, wait_shortly
+
+
+@pytest.fixture
+def bucket(tmp_path, monkeypatch):
+    with served_bucket() as bucket:
+        monkeypatch.setenv("STORAGE_EMULATOR_HOST", bucket.url)
+        monkeypatch.setenv("ASTRA_STAGE", str(tmp_path))
+        wait_shortly(monkeypatch)
+        yield bucket
+
+
+def checkpoints() -> Checkpoints:
+    return Checkpoints(stage_of(Path("gs://bucket/run/checkpoints")), CONFIG)
+
+
+@pytest.mark.slow
+def test_the_newest_save_that_was_whole_comes_back_after_faults(bucket: Bucket, caplog):
+    caplog.set_level(logging.ERROR)
+    lines, step, whole = [], 0, 0
+    while bucket.faults.injected < 40 or not lines:
+        step += 1
+        bucket.faults.unavailable = bucket.faults.cut = bucket.faults.slow = bucket.faults.stale = 0.02
+        bucket.faults.is_down = step % 4 == 0
+        try:
+            with checkpoints() as saving:
+                saving.save(train_state(step))
+                saving.wait()
+            whole = step
+        except PlaceUnusable as error:
+            lines.append(str(error))
+    bucket.faults.unavailable = bucket.faults.cut = bucket.faults.slow = bucket.faults.stale = 0
+    bucket.faults.is_down = False
+    restored = checkpoints().restore_latest(OPTIMIZER)
+    assert whole <= restored.step <= step  # a save may fail when its files are whole
+    assert_same(restored, train_state(restored.step))
+    assert [line for line in lines if not line.startswith("gs://bucket/run/checkpoints") or "\n" in line] == []
+    assert caplog.messages == []
+
+
+def test_weights_in_a_bucket_that_is_down_are_told_in_one_line(bucket: Bucket):
+    policy = stage_of(Path("gs://bucket/policy"))
+    save_params(policy, CONFIG, train_state(1).params)
+    assert load_params(policy)[0] == CONFIG
+    bucket.faults.is_down = True
+    for use in (lambda: load_params(policy), lambda: save_params(policy, CONFIG, train_state(2).params)):
+        with pytest.raises(PlaceUnusable, match=r"gs://bucket/policy: .*; look at the name") as told:
+            use()
+        assert "\n" not in str(told.value)
