@@ -85,7 +85,7 @@ def address_of(path: Path) -> str | None:
     ('gs://bucket/runs/sft/policy', None)
     """
     try:
-        scheme, *parts = Path(path).resolve().relative_to(_stages()).parts
+        scheme, *parts = Path(os.path.realpath(path)).relative_to(_stages()).parts
     except ValueError:  # elsewhere, or all stages at once
         return None
     return f"{scheme}://{'/'.join(parts)}"
