@@ -29,6 +29,7 @@ import logging
 import os
 import re
 import shutil
+import sys
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -67,6 +68,16 @@ class _ToldAsError(logging.Filter):
 
 for _name in ("absl", "asyncio"):  # the loggers of Orbax and of its event loops
     logging.getLogger(_name).addFilter(_ToldAsError())
+_write_unraisable = sys.unraisablehook
+
+
+def _unless_loop_is_closed(unraisable: Any) -> None:
+    # Orbax closes its event loop after a failed write; writes under way then end without anybody to tell.
+    if str(unraisable.exc_value) != "Event loop is closed":
+        _write_unraisable(unraisable)
+
+
+sys.unraisablehook = _unless_loop_is_closed
 NO_OVERRIDES: Final = ModelOverrides()
 _MANIFEST: Final = TypeAdapter(Annotated[dict[str, tuple[int, int]], Field(min_length=1)])
 """Size and CRC-32 of each file by its name; a part has at least its description."""

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from astra_jax.checkpoints import checkpoint
 from astra_jax.checkpoints.checkpoint import Checkpoints, load_params, save_params
 from synthesis.run.places import PlaceUnusable, stage_of
 from tests.astra_jax.checkpoints.test_checkpoint import CONFIG, OPTIMIZER, assert_same, train_state
@@ -27,6 +29,7 @@ def checkpoints() -> Checkpoints:
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # pytest's hook is in the place of ours
 def test_the_newest_save_that_was_whole_comes_back_after_faults(bucket: Bucket, caplog):
     caplog.set_level(logging.ERROR)
     lines, step, whole = [], 0, 0
@@ -48,6 +51,15 @@ def test_the_newest_save_that_was_whole_comes_back_after_faults(bucket: Bucket, 
     assert_same(restored, train_state(restored.step))
     assert [line for line in lines if not line.startswith("gs://bucket/run/checkpoints") or "\n" in line] == []
     assert caplog.messages == []
+
+
+def test_writes_that_outlive_a_failed_save_say_nothing_and_other_failures_are_shown(monkeypatch):
+    shown = []
+    monkeypatch.setattr(checkpoint, "_write_unraisable", shown.append)
+    of_loop, other = (SimpleNamespace(exc_value=RuntimeError(text)) for text in ("Event loop is closed", "other"))
+    checkpoint._unless_loop_is_closed(of_loop)
+    checkpoint._unless_loop_is_closed(other)
+    assert shown == [other]
 
 
 def test_weights_in_a_bucket_that_is_down_are_told_in_one_line(bucket: Bucket):
