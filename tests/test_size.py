@@ -44,7 +44,7 @@ LINES = {
     "synthesis/prompts": 2_180,
     "synthesis/questions": 360,
     "synthesis/records": 990,
-    "synthesis/run": 1_210,
+    "synthesis/run": 1_220,
     "synthesis/teacher": 1_970,
     "synthesis/tools": 3_410,
     "synthesis/track": 580,
@@ -66,7 +66,7 @@ LINES = {
     "astra_jax/serve": 1_090,
     "astra_jax/sft": 870,
     "astra_jax/training": 1_070,
-    "tests": 37_600,
+    "tests": 37_630,
 }
 """Lines of Python in each package and folder, with the folders in it, and of all tests."""
 LINES_OF_A_FILE_OF_THE_ENGINE = 350

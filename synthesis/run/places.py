@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import errno
 import hashlib
 import json
 import logging
@@ -43,6 +44,7 @@ from pydantic import AfterValidator
 from synthesis.errors import SynthesisError
 from synthesis.run.destination import is_no_lock, whole_file, write_whole
 
+_log = logging.getLogger(__name__)
 _URL: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/+(.*)")
 _ALIKE: Final = ".astra-published.json"
 """Name of the file with the MD5 of every file as it was when stage and bucket were last alike."""
@@ -187,7 +189,7 @@ def published(*paths: Path) -> Iterator[None]:
     """Fetch the stages at `paths`, publish them every minute while the block lasts, and at its end.
 
     Raises:
-        PlaceUnusable: as `fetch` and `publish`; while the block lasts a failure waits for the next minute.
+        PlaceUnusable: as `fetch` and `publish`; while the block lasts a failure is logged and tried again.
     """
     staged = {path for path in paths if address_of(path)} - _held
     for path in sorted(staged):
@@ -199,9 +201,11 @@ def published(*paths: Path) -> Iterator[None]:
 
     def go_on() -> None:
         while not ended.wait(_SECONDS_BETWEEN):
-            with contextlib.suppress(PlaceUnusable):
+            try:
                 for path in sorted(staged):
                     publish(path)
+            except PlaceUnusable as error:
+                _log.warning("%s (tried again every minute, and once more at the end)", error)
 
     thread = threading.Thread(target=go_on, name="publish", daemon=True)
     thread.start()
@@ -323,6 +327,8 @@ def unusable(address: str, error: Exception) -> PlaceUnusable | None:
     if isinstance(error, ExceptionGroup):  # writes side by side
         failures = [unusable(address, each) for each in error.exceptions]
         return None if None in failures else failures[0]
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):  # this machine's disk is full
+        return None
     is_of_library = type(error).__module__.partition(".")[0] in ("aiohttp", "gcsfs", "google")
     if isinstance(error, SynthesisError) or not (
         is_of_library or isinstance(error, OSError | RuntimeError | ValueError)

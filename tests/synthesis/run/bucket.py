@@ -26,7 +26,7 @@ logging.getLogger("gcp_storage_emulator").setLevel(logging.CRITICAL)
 
 @dataclass
 class Faults:
-    """What goes wrong at the door, by chance: each share is one of requests."""
+    """Faults of the bucket, drawn by chance; each is a share of requests."""
 
     rng: random.Random = field(default_factory=lambda: random.Random(0))
     unavailable: float = 0.0

@@ -3,17 +3,29 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import random
 import shutil
 import sqlite3
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from synthesis.run import places
-from synthesis.run.places import Claim, PlaceUnusable, TakenOver, address_of, fetch, objects_in, publish, stage_of
+from synthesis.run.places import (
+    Claim,
+    PlaceUnusable,
+    TakenOver,
+    address_of,
+    fetch,
+    objects_in,
+    publish,
+    published,
+    stage_of,
+)
 from tests.synthesis.run.bucket import Bucket, served_bucket, wait_shortly
 
 URL = Path("gs://bucket/runs/one")
@@ -234,6 +246,25 @@ def test_failures_side_by_side_are_told_as_the_first_and_a_bug_is_none():
     assert str(told).startswith("gs://bucket: down again; look at")
     assert places.unusable("gs://bucket", ExceptionGroup("writes", [down, bug])) is None
     assert places.unusable("gs://bucket", bug) is None
+    assert places.unusable("gs://bucket", OSError(errno.ENOSPC, "this machine's disk is full")) is None
+
+
+def test_a_bucket_that_fails_while_a_command_runs_is_told_at_once_and_has_all_at_the_end(
+    bucket, machine, monkeypatch, caplog
+):
+    wait_shortly(monkeypatch)
+    monkeypatch.setattr(places, "_SECONDS_BETWEEN", 0.01)
+    with published(stage := machine("a")):
+        bucket.faults.is_down = True
+        write(stage, x="1")
+        deadline = time.monotonic() + 60
+        while not caplog.messages and time.monotonic() < deadline:
+            time.sleep(0.01)
+        bucket.faults.is_down = False
+    assert "gs://bucket/runs/one: " in caplog.messages[0]
+    assert "tried again every minute" in caplog.messages[0]
+    fetch(machine("b"))
+    assert texts_in(stage_of(URL)) == {"x": "1"}
 
 
 def test_a_stage_below_a_link_is_one(bucket, tmp_path, monkeypatch):
