@@ -119,7 +119,7 @@ async def soak(run: Path, out: Path, steps: int, seed: int) -> dict[str, Any]:
             "steps": steps,
             "out": out,
             "init": run / "sft/policy",
-            "environments": run / "rl_environments",
+            "environments": run / "environments",
         }
     )
     tasks, files = asyncio.all_tasks(), psutil.Process().num_fds()

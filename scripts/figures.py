@@ -25,49 +25,36 @@ POLICIES = {
     "base": "base",
     "sft": "SFT",
     "rl": "RL",
-    "lexical": "`lexical`",
+    "told_names": "`told_names`",
 }
-_README_HEAD = "| greedy; seed 0 | base | SFT | RL | `lexical` |"
+_README_HEAD = "| greedy; seed 0 | base | SFT | RL | `told_names` |"
 _HEAD = (
-    "| seed | policy | temperature | F1, unseen worlds | F1, unseen tools | F1, unseen domains | final answer right | "
+    "| seed | policy | F1, unseen worlds | F1, unseen tools | F1, unseen domains | final answer right | "
     "calls per episode | irrelevant calls |"
 )
 
 
 def promises(summary: Summary) -> Iterator[tuple[str, bool]]:
     """Yield each promise of docs/results.md about one quickstart, and whether it is kept."""
-    at_1, greedy, policies = summary["heldout"], summary["heldout_greedy"], ("sft", "rl")
-    sft, rl = (at_1[name]["f1"] for name in policies)
-    greedy_sft, greedy_rl = (greedy[name] for name in policies)
+    policies = summary["heldout"]
     yield f"quickstart in 10 minutes: {summary['seconds']['total'] / 60:.1f}", summary["seconds"]["total"] <= 600
     yield f"quickstart in 4 GiB: {summary['peak_rss_bytes'] / 2**30:.1f}", summary["peak_rss_bytes"] <= 4 * 2**30
-    yield f"SFT's F1 at least 0.30 at temperature 1: {sft:.3f}", sft >= 0.30
-    yield f"RL's F1 at least 0.10 above SFT's at temperature 1: {rl - sft:+.3f}", rl - sft >= 0.10
-    gain = greedy_rl["f1"] - greedy_sft["f1"]
-    yield f"RL's F1 at least 0.08 above SFT's, greedily: {gain:+.3f}", gain >= 0.08
-    calls = [at_1[name]["irrelevant_call_share"] for name in policies]
-    yield f"RL calls irrelevant tools less often: {calls[0]:.2%} -> {calls[1]:.2%}", calls[1] < calls[0]
-    calls = [figures["irrelevant_call_share"] for figures in (greedy_sft, greedy_rl)]
-    yield f"… half as often, greedily: {calls[0]:.2%} -> {calls[1]:.2%}", calls[1] <= calls[0] / 2
-    answers = [figures["answer_accuracy"] for figures in (greedy_sft, greedy_rl)]
-    yield (
-        f"RL answers rightly no less often, greedily: {answers[0]:.1%} -> {answers[1]:.1%}",
-        (answers[1] >= max(answers[0], 0.20)),
-    )
-    unseen, seen = greedy_rl["f1_unseen_tools"], greedy_rl["f1"]
-    yield f"F1 on unseen tools at least half of that on unseen worlds: {unseen:.3f}", unseen >= seen / 2
+    base, sft, rl = (policies[name] for name in ("base", "sft", "rl"))
+    attack = policies["told_names"]["f1"]
+    yield f"RL's F1 above a program that knows the names, {attack:.3f}: {rl['f1']:.3f}", rl["f1_interval"][0] > attack
+    for name, figures in (("SFT", sft), ("base", base)):
+        told = f"RL's F1 above the {name}'s on unseen worlds, intervals apart: {figures['f1']:.3f} -> {rl['f1']:.3f}"
+        yield told, rl["f1_interval"][0] > figures["f1_interval"][1]
+    for split in ("tools", "domains"):
+        before, after = (figures[f"f1_unseen_{split}"] for figures in (base, rl))
+        yield f"RL's F1 on unseen {split} not below the base's: {before:.3f} -> {after:.3f}", after >= before
     difference = summary["export"]["max_abs_logit_difference"]
     yield f"exported logits within 1e-4: {difference}", difference is not None and difference <= 1e-4
     yield "tensors bit-equal", summary["export"]["bit_equal"]
 
 
 def readme_table(summary: Summary) -> str:
-    """Return the README's table of one seed: base, SFT and RL (greedy), and the program `lexical`."""
-
-    def cell(name: str, key: str, form: str) -> str:
-        setting = "heldout" if name == "lexical" else "heldout_greedy"
-        return form.format(summary[setting][name][key])
-
+    """Return the README's table of one seed: base, SFT and RL (greedy), and the program `told_names`."""
     lines = [_README_HEAD, "|" + "---|" * 5]
     for row, key, form in (
         ("F1, unseen worlds", "f1", "{:.3f}"),
@@ -77,30 +64,26 @@ def readme_table(summary: Summary) -> str:
         ("calls of irrelevant tools", "irrelevant_call_share", "{:.1%}"),
         ("calls per episode", "tool_calls_per_episode", "{:.2f}"),
     ):
-        cells = [cell(name, key, form) for name in ("base", "sft", "rl", "lexical")]
+        cells = [form.format(summary["heldout"][name][key]) for name in ("base", "sft", "rl", "told_names")]
         lines.append(f"| {row} | {' | '.join(cells)} |".replace("%", " %"))
     return "\n".join(lines)
 
 
 def results_table(summaries: Sequence[Summary]) -> str:
-    """Return the table of every policy at every temperature, with intervals."""
+    """Return the table of every policy, with intervals."""
 
     def interval(figures: Mapping[str, Any], key: str) -> str:
         return "{:.3f} [{:.3f}, {:.3f}]".format(figures[key], *figures[f"{key}_interval"])
 
-    lines = [_HEAD, "|" + "---|" * 9]
+    lines = [_HEAD, "|" + "---|" * 8]
     for summary in summaries:
-        for setting, how in (("heldout", "1"), ("heldout_greedy", "greedy")):
-            for name, shown in POLICIES.items():
-                figures = summary[setting].get(name)
-                if figures is None:
-                    continue
-                temperature = how.format(figures["temperature"]) if "temperature" in figures else "–"
-                cells = [str(summary["seed"]), shown, temperature]
-                cells += [interval(figures, key) for key in ("f1", "f1_unseen_tools", "f1_unseen_domains")]
-                cells += [f"{figures['answer_accuracy']:.1%}", f"{figures['tool_calls_per_episode']:.2f}"]
-                cells += [f"{figures['irrelevant_call_share']:.2%}"]
-                lines.append(f"| {' | '.join(cells)} |".replace("%", " %"))
+        for name, shown in POLICIES.items():
+            figures = summary["heldout"][name]
+            cells = [str(summary["seed"]), shown]
+            cells += [interval(figures, key) for key in ("f1", "f1_unseen_tools", "f1_unseen_domains")]
+            cells += [f"{figures['answer_accuracy']:.1%}", f"{figures['tool_calls_per_episode']:.2f}"]
+            cells += [f"{figures['irrelevant_call_share']:.2%}"]
+            lines.append(f"| {' | '.join(cells)} |".replace("%", " %"))
     return "\n".join(lines)
 
 

@@ -16,7 +16,6 @@ from astra_jax.model.config import ModelConfig
 MODEL_CARD = "README.md"
 
 _TEMPLATE = Path(__file__).with_name("model_card.md.jinja")
-_SAMPLED = {"heldout": "temperature 1", "heldout_greedy": "greedy"}
 _OF_THE_MACHINE = ("second", "mfu", "rss")
 
 
@@ -30,7 +29,6 @@ def model_card(policy: Path, model: ModelConfig, license_id: str | None = None) 
         ProvenanceError: the provenance of the policy is damaged.
     """
     provenance = read_provenance(policy)
-    held_out = _held_out(policy)
     environment = jinja2.Environment(undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     return environment.from_string(_TEMPLATE.read_text(encoding="utf-8")).render(
         base=provenance.base,
@@ -40,20 +38,18 @@ def model_card(policy: Path, model: ModelConfig, license_id: str | None = None) 
         changes=provenance.changes,
         license_id=license_id,
         is_hub_name=provenance.base is not None and HUB_NAME.fullmatch(provenance.base.name) is not None,
-        held_out=held_out,
-        held_out_names=list(dict.fromkeys(name for figures in held_out.values() for name in figures)),
+        held_out=_held_out(policy),
         last_step=_numbers((read_metrics(policy.parent / "metrics.jsonl") or [{}])[-1]),
     )
 
 
-def _held_out(policy: Path) -> dict[str, dict[str, float]]:
-    """Return the held-out figures of a quickstart's policy, by the way it was sampled."""
+def _held_out(policy: Path) -> dict[str, float]:
+    """Return the held-out figures of a quickstart's policy."""
     summary = policy.parent.parent / "summary.json"
     if not summary.is_file():
         return {}
     values = json.loads(summary.read_text(encoding="utf-8"))
-    found = {title: _numbers(values.get(key, {}).get(policy.parent.name, {})) for key, title in _SAMPLED.items()}
-    return {title: figures for title, figures in found.items() if figures}
+    return _numbers(values.get("heldout", {}).get(policy.parent.name, {}))
 
 
 def _numbers(figures: Mapping[str, Any]) -> dict[str, float]:

@@ -179,7 +179,7 @@ def _serve_sandbox(options: argparse.Namespace) -> None:
 
 
 def _add_training(commands: Commands) -> None:
-    sft = config_command(commands, "sft", "supervised fine-tuning on trajectories and demonstrations", "training:sft")
+    sft = config_command(commands, "sft", "supervised fine-tuning on trajectories and gold episodes", "training:sft")
     sft.set_defaults(compiles=True)
     rl = config_command(commands, "rl", "multi-turn GRPO with the sandbox", "training:rl")
     rl.set_defaults(compiles=True)

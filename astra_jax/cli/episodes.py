@@ -68,11 +68,7 @@ def _evaluate(options: argparse.Namespace, config: EvaluationConfig) -> None:
         if options.baseline is not None:
             return await evaluate_program(lexical, environments, config, sandbox)
         engine = RolloutEngine(policy.model_config, policy.tokenizer, sandbox, config.rollout)
-        temperatures = [config.rollout.temperature]
-        (found,) = await evaluate_environments(
-            temperatures, engine, policy.params, environments, config, seed=config.seed, say=say
-        )
-        return found
+        return await evaluate_environments(engine, policy.params, environments, config, seed=config.seed, say=say)
 
     evaluation = with_sandbox(options, source.card.packages, run)
     by_environment = list(map(evaluated, evaluation.groups))

@@ -6,11 +6,11 @@ An episode goes turn by turn:
     tools      its tool calls run in the sandbox, those of a turn side by side    (`_finish_turn`)
     append     template and tool-response tokens enter the ledger; the next `generate` is given all of it
 
-`generate` is the one call that samples, at `RolloutConfig.temperature` or, side by side, at those of `run_at`. Its draw
-for a token is that of the key (seed of this `run`, place of the episode in it, tokens since the prompt, those of tools
-included), so the same policy, environments and seed give the same episodes, however long tools take; greedy ones
-(temperature 0) need no seed. In RL `rl/rollouts.py` makes the seed of a `run`, and rolls out until enough groups have
-rewards that differ; one update follows, whose loss divides by the same temperature.
+`generate` is the one call that samples, at `RolloutConfig.temperature`. Its draw for a token is that of the key (seed
+of this `run`, place of the episode in it, tokens since the prompt, those of tools included), so the same policy,
+environments and seed give the same episodes, however long tools take; greedy ones (temperature 0) need no seed. In RL
+`rl/rollouts.py` makes the seed of a `run`, and rolls out until enough groups have rewards that differ; one update
+follows, whose loss divides by the same temperature.
 
 Decided: docs/decisions/rl.md, “Episodes advance independently, in pages of 32 tokens and a fixed number of rows”.
 """
@@ -70,9 +70,9 @@ class RolloutConfig(Frozen):
     """Cached keys and values on the devices, as a share of those of all episodes at once at full length; if room runs
     out, episodes that wait for their tools give way first, then those that asked last; their tokens are read again."""
 
-    def sampling(self, max_tokens: int, temperature: float) -> Sampling:
+    def sampling(self, max_tokens: int) -> Sampling:
         """Return the rules for a message of at most `max_tokens`: a token is drawn from the whole distribution."""
-        return Sampling(max_tokens, temperature)
+        return Sampling(max_tokens, self.temperature)
 
 
 class EvaluationRollout(RolloutConfig):
@@ -83,9 +83,9 @@ class EvaluationRollout(RolloutConfig):
     top_p: float = Field(default=1.0, gt=0, le=1)
     """Share of probability that the likeliest ids must reach together; a token is drawn from the fewest that do."""
 
-    def sampling(self, max_tokens: int, temperature: float) -> Sampling:
+    def sampling(self, max_tokens: int) -> Sampling:
         """Return the rules for a message of at most `max_tokens`."""
-        return Sampling(max_tokens, temperature, self.top_k, self.top_p)
+        return Sampling(max_tokens, self.temperature, self.top_k, self.top_p)
 
 
 class PromptTooLong(AstraError, ValueError):
@@ -163,29 +163,11 @@ class RolloutEngine:
         room_for: int = 0,
         groups_with_rows: int | None = None,
     ) -> list[Group]:
-        """Return the groups that `run_at` returns for the temperature of the config."""
-        of_run: dict[str, Any] = {"group_size": group_size, "seed": seed, "policy_version": policy_version}
-        of_run |= {"room_for": room_for, "groups_with_rows": groups_with_rows}
-        (groups,) = await self.run_at([self.config.temperature], params, starts, **of_run)
-        return groups
+        """Run `group_size` episodes in each environment to their end; return a group for each environment.
 
-    async def run_at(
-        self,
-        temperatures: Sequence[float],
-        params: Params,
-        starts: Sequence[Start],
-        *,
-        group_size: int,
-        seed: int,
-        policy_version: int = 0,
-        room_for: int = 0,
-        groups_with_rows: int | None = None,
-    ) -> list[list[Group]]:
-        """Run `group_size` episodes in each environment to their end, at each temperature; return the groups of each.
-
-        All are sampled side by side, so that an environment's prompt is computed once. Pages and rows are made for
-        `room_for` groups, if there are fewer: runs of different sizes then share the compiled programs. With
-        `groups_with_rows`, rows are for as many groups, and the other episodes wait until one is free.
+        Pages and rows are made for `room_for` groups, if there are fewer: runs of different sizes then share the
+        compiled programs. With `groups_with_rows`, rows are for as many groups, and the other episodes wait until one
+        is free.
 
         If there are several hosts, each calls this with the same starts, runs the episodes of its own shards with
         their tools, and returns those of all.
@@ -199,21 +181,15 @@ class RolloutEngine:
         prompts = [self.prompt_tokens(start) for start in starts]
         own = set(own_shards())
         is_own = [shard in own for shard in dealt_out(prompts, num_shards())]
-        of_temperatures: list[list[Group]] = [[] for _ in temperatures]
-        running = []
+        groups: list[Group] = []
+        running: list[tuple[Episode, Session]] = []
         for place, (start, prompt) in enumerate(zip(starts, prompts, strict=True)):
-            first = place * group_size
-            for number, temperature in enumerate(temperatures):
-                sessions = [Session(seed, slot, number=number) for slot in range(first, first + group_size)]
-                group = [self._begun(start, prompt, temperature, session) for session in sessions]
-                of_temperatures[number].append(group)
-                if is_own[place]:
-                    pairs = zip(group, sessions, strict=True)
-                    running += [(each, temperature, session) for each, session in pairs]
+            sessions = [Session(seed, place * group_size + number) for number in range(group_size)]
+            groups.append([self._begun(start, prompt, session) for session in sessions])
+            if is_own[place]:
+                running += zip(groups[-1], sessions, strict=True)
         num_groups = max(len(starts), room_for)
-        decoder = self._decoder(
-            params, num_groups, len(temperatures) * group_size, policy_version, groups_with_rows or num_groups
-        )
+        decoder = self._decoder(params, num_groups, group_size, policy_version, groups_with_rows or num_groups)
         failed = True
         try:
             await _unless_it_fails(decoder, all_or_none(self._run_episode(decoder, *each) for each in running))
@@ -221,11 +197,11 @@ class RolloutEngine:
         finally:
             await decoder.close(failed=failed)
             self.load = decoder.load
-        return [exchanged(groups, is_own) for groups in of_temperatures]
+        return exchanged(groups, is_own)
 
-    def _begun(self, start: Start, prompt: Sequence[int], temperature: float, session: Session) -> Episode:
+    def _begun(self, start: Start, prompt: Sequence[int], session: Session) -> Episode:
         """Return an episode that has its prompt and no message."""
-        limits = self.config.model_copy(update={"temperature": temperature}).model_dump(mode="json")
+        limits = self.config.model_dump(mode="json")
         ledger = TokenLedger()
         ledger.append_given(prompt, [int(Source.PROMPT)] * len(prompt), turn=0)
         # A group shares its first state object: calls replace it, none changes it.
@@ -245,11 +221,11 @@ class RolloutEngine:
             calls_away=_CALLS_AWAY if self.config.reproducible else None,
         )
 
-    async def _run_episode(self, decoder: PagedDecoder, episode: Episode, temperature: float, session: Session) -> None:
+    async def _run_episode(self, decoder: PagedDecoder, episode: Episode, session: Session) -> None:
         config, ledger = self.config, episode.ledger
         while episode.stop_reason is None:
             room = config.max_response_tokens - ledger.num_response_tokens
-            message = await decoder.generate(ledger.ids, config.sampling(room, temperature), session)
+            message = await decoder.generate(ledger.ids, config.sampling(room), session)
             await self._finish_turn(episode, message)
         decoder.forget(session)
 
@@ -262,9 +238,10 @@ class RolloutEngine:
         if message.finish != "end":
             episode.stop_reason = "max_response_tokens"
             return
-        started = time.monotonic()
+        started, calls_before = time.monotonic(), len(episode.outcomes)
         said = await episode.take_turn(self.tokenizer.decode(message.ids), self.sandbox)
-        episode.tool_seconds += time.monotonic() - started
+        if len(episode.outcomes) > calls_before:
+            episode.tool_seconds += time.monotonic() - started
         if episode.stop_reason is not None:
             return
         # The tools of a last turn have run, and count; no message reads their responses, so the ledger has none.

@@ -3,21 +3,15 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 
 from synthesis.records import Environment, EnvironmentTool, SimilarityBand
 
 
 def mix_tools(
-    environment: Environment,
-    *,
-    irrelevant_per_band: Mapping[SimilarityBand, int],
-    seed: int,
-    called: Collection[str] = (),
+    environment: Environment, *, irrelevant_per_band: Mapping[SimilarityBand, int], seed: int
 ) -> tuple[EnvironmentTool, ...]:
     """Return the environment's own tools and up to K distractors of each similarity band, in seeded random order.
-
-    Distractors that a demonstration has `called` are among them in any case.
 
     Raises:
         ValueError: two tools would have one name; a call must never be able to mean both.
@@ -27,10 +21,7 @@ def mix_tools(
     chosen = list(environment.tools)
     for band in ("high", "medium", "low"):
         candidates = [irrelevant.tool for irrelevant in environment.irrelevant_tools if irrelevant.band == band]
-        drawn = rng.sample(candidates, min(irrelevant_per_band.get(band, 0), len(candidates)))
-        shown = [tool for tool in candidates if tool.document.name in called]
-        others = [tool for tool in drawn if tool.document.name not in called]
-        chosen.extend([*shown, *others[: max(0, len(drawn) - len(shown))]] if shown else drawn)
+        chosen.extend(rng.sample(candidates, min(irrelevant_per_band.get(band, 0), len(candidates))))
     names = [tool.document.name for tool in chosen]
     if doubled := sorted({name for name in names if names.count(name) > 1}):
         raise ValueError(f"environment {environment.id}: mixed tools must have different names, found twice: {doubled}")

@@ -113,7 +113,6 @@ class Evaluation:
 
 
 async def evaluate_environments(
-    temperatures: Sequence[float],
     engine: RolloutEngine,
     params: Params,
     environments: Sequence[Environment],
@@ -121,12 +120,10 @@ async def evaluate_environments(
     *,
     seed: int,
     say: Callable[[str], None] = lambda line: None,
-) -> list[Evaluation]:
-    """Run every environment whose prompt fits and that has something to solve, at each temperature.
+) -> Evaluation:
+    """Run every environment whose prompt fits and that has something to solve.
 
-    Temperatures run side by side, with the same tools and random numbers, so that a prompt is computed once. Errors of
-    the service are not told apart, so each evaluation has all of them. `say` is given a line after each
-    `environments_at_once`.
+    `say` is given a line after each `environments_at_once`.
 
     Raises:
         PromptTooLong: there is no such environment.
@@ -140,27 +137,22 @@ async def evaluate_environments(
     fitting = [start for start in starts if engine.can_run(start)]
     if not fitting:
         raise none_can_run(config.rollout, len(environments))
-    of_temperatures: list[list[Group]] = [[] for _ in temperatures]
+    groups: list[Group] = []
     errors_before = Counter(engine.sandbox.service_errors)
     for first in range(0, len(fitting), config.environments_at_once):
         chosen = fitting[first : first + config.environments_at_once]
         # Another seed for each lot: with one for all, a slot would draw the same random numbers in every lot.
-        of_lot = await engine.run_at(
-            temperatures,
+        groups += await engine.run(
             params,
             chosen,
             group_size=config.episodes_per_environment,
             seed=seed + first,
             room_for=config.environments_at_once,  # the last lot, and a smaller set, compile nothing of their own
         )
-        for groups, further in zip(of_temperatures, of_lot, strict=True):
-            groups += further
-        reward = fmean(episode_reward(episode) for group in of_temperatures[0] for episode in group)
+        reward = fmean(episode_reward(episode) for group in groups for episode in group)
         say(f"evaluate: {first + len(chosen)} of {len(fitting)} environments, mean reward {reward:.3f} so far")
     errors = service_errors(engine.sandbox.service_errors, errors_before)
-    return [
-        sum_up(groups, seed=seed, num_left_out=len(starts) - len(fitting), errors=errors) for groups in of_temperatures
-    ]
+    return sum_up(groups, seed=seed, num_left_out=len(starts) - len(fitting), errors=errors)
 
 
 def sum_up(

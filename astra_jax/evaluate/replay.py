@@ -61,7 +61,7 @@ async def replay(logged: LoggedEpisode, policy: Policy) -> Replay:
     largest, difference, num_calls = 0.0, "", 0
     try:
         for turn, start, stop in _messages(logged.tokens):
-            sampling = config.sampling(most_tokens - start, config.temperature)
+            sampling = config.sampling(most_tokens - start)
             message = await decoder.generate([token.id for token in logged.tokens[:start]], sampling, session)
             said = logged.tokens[start:stop]
             apart, difference = _first_difference(said, message, policy.tokenizer, tolerance, first_place=start)

@@ -174,7 +174,6 @@ def _environments(counted: EnvironmentStatistics) -> DataSet:
                 distribution("Languages", counted.languages),
                 distribution("Irrelevant tools by similarity", counted.irrelevant_tools_by_band),
                 distribution("Expected of the agent", counted.expectations),
-                distribution("Demonstrated", counted.demonstrations),
             ],
         },
     )

@@ -1,9 +1,8 @@
 """The whole recipe on this machine: real tool documents in, a trained HuggingFace checkpoint out.
 
     a tiny base, shipped ──┐
-    tools ─► trajectories ─┤
-    environments ──────────┴─► SFT ─► RL ─► export      evaluated: the base, after SFT, after RL
-    further environments ─────────────┘
+    tools ─► trajectories ─┴─► SFT ─► RL ─► export      evaluated: the base, after SFT, after RL
+    environments ─────────────────────┘
     held-out environments
 
 The stages are the ones that the single commands run, with the configs of `configs/tiny_*.toml`. Evaluations run in a
@@ -61,7 +60,7 @@ from astra_jax.sft.stage import run_sft
 from astra_jax.transformers_library import transformers_library
 from sandbox.client import AsyncSandboxClient
 from sandbox.local import local_sandbox
-from synthesis.environments.config import RL_SPLIT, held_out_configs
+from synthesis.environments.config import held_out_configs
 from synthesis.environments.pipeline import EnvironmentsConfig, synthesize_environments
 from synthesis.environments.selection.splits import APART, shared_between
 from synthesis.environments.verification import verify_environments
@@ -126,7 +125,7 @@ def quickstart(out: Path, *, seed: int, tool_documents: Sequence[Path], resume: 
         stages.run("tools", lambda: _ingest_tools(out, tool_documents), makes=[out / "tools" / _CARD])
         makes = [out / "trajectories" / _CARD]
         stages.run("trajectories", lambda: _synthesize_trajectories(out, seed, tool_documents), makes=makes)
-        makes = [out / split / _CARD for split in ("environments", RL_SPLIT, *HELD_OUT_SPLITS)]
+        makes = [out / split / _CARD for split in ("environments", *HELD_OUT_SPLITS)]
         stages.run("environments", lambda: _synthesize_environments(out, seed, url), makes=makes)
         makes = [folders["base"] / _WEIGHTS, out / _REPLAY]
         stages.run("base", lambda: _begin(folders["base"], out / _REPLAY), makes=makes)
@@ -141,7 +140,7 @@ def quickstart(out: Path, *, seed: int, tool_documents: Sequence[Path], resume: 
         export = stages.run("export", lambda: export_and_compare(folders["rl"], out / "hf"), makes=makes)
         found = {name: PolicyEvaluation(**evaluation.result()) for name, evaluation in evaluations.items()}
     write_episodes(out / "episodes.jsonl", [line for each in found.values() for line in each.shown])
-    splits = {"train": "environments"} | {name: name for name in (RL_SPLIT, *HELD_OUT_SPLITS)}
+    splits = {"train": "environments"} | {name: name for name in HELD_OUT_SPLITS}
     summary = {
         "seed": seed,
         "seconds": {"total": round(stages.total_seconds, 2), **stages.seconds},
@@ -214,12 +213,11 @@ def _synthesize_trajectories(out: Path, seed: int, tool_documents: Sequence[Path
 
 
 def _synthesize_environments(out: Path, seed: int, url: str) -> None:
-    """Make environments for SFT, others for RL, and held-out ones that share nothing with either.
+    """Make environments for RL, and held-out ones that share nothing with them.
 
     Each was proven when it was made. Those that figures are taken on are read back and verified once more.
     """
     training: EnvironmentsConfig = _config("tiny_environments.toml", seed=seed, out=out / "environments")
-    # In this order: each split shares nothing with the splits before it, whose records its config reads.
     for config in (training, *held_out_configs(training).values()):
         print(asyncio.run(synthesize_environments(config, ProceduralTeacher(), url)).closing_line(), file=sys.stderr)
         if config.out.name in HELD_OUT_SPLITS:
@@ -246,12 +244,12 @@ def _begin(base: Path, replay: Path) -> None:
 
 
 def _run_sft(out: Path, seed: int) -> dict[str, Any]:
-    data = {name: (out / name,) for name in ("trajectories", "environments")} | {"conversations": (out / _REPLAY,)}
+    data = {"trajectories": (out / "trajectories",), "conversations": (out / _REPLAY,)}
     return run_sft(_config("tiny_sft.toml", seed=seed, out=out / "sft", init=out / "base", **data))
 
 
 async def _run_rl(out: Path, seed: int, url: str) -> dict[str, Any]:
-    changes = {"out": out / "rl", "init": out / "sft" / "policy", "environments": out / RL_SPLIT}
+    changes = {"out": out / "rl", "init": out / "sft" / "policy", "environments": out / "environments"}
     config = _config("tiny_rl.toml", seed=seed, **changes)
     async with AsyncSandboxClient(url) as sandbox:
         return await run_rl(config, sandbox)

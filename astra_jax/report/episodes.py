@@ -15,9 +15,9 @@ MAX_EPISODES = 12
 
 POLICIES: Final = ("base", "sft", "rl")
 """The policies in the order in which they are compared; others follow as they come."""
-PROGRAMS: Final = ("lexical",)
+PROGRAMS: Final = ("told_names",)
 """The programs of `evaluate/baselines.py`, which learn nothing."""
-_NAMES: Final = {"base": "Base", "sft": "SFT", "rl": "RL", "lexical": "Words matched"}
+_NAMES: Final = {"base": "Base", "sft": "SFT", "rl": "RL", "told_names": "Names alone"}
 
 
 @dataclass(frozen=True)

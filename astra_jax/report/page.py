@@ -44,9 +44,7 @@ class Summary(BaseModel):
     trajectories: int | None = None
     environments: dict[str, int] = {}
     heldout: dict[str, dict[str, float | tuple[float, float]]] = {}
-    """Policy to its figures on held-out environments, sampled at temperature 1."""
-    heldout_greedy: dict[str, dict[str, float | tuple[float, float]]] = {}
-    """Policy to its figures on the same environments, sampled greedily."""
+    """Policy to its figures on held-out environments."""
     left_out: dict[str, int] = {}
     """Split to its environments whose prompt is too long, or with nothing to solve; they are in no figure."""
     export: Export | None = None
@@ -84,8 +82,7 @@ _RL_CHARTS: Final = (
 )
 _DATA_SETS: Final = {
     "trajectories": "Trajectories",
-    "environments": "Environments whose demonstrations SFT learns from",
-    "rl_environments": "Environments of RL",
+    "environments": "Environments of RL",
     "heldout": "Held-out environments",
     "heldout_tools": "Held-out environments with unseen tools",
     "heldout_domains": "Held-out environments of unseen domains",
@@ -154,11 +151,10 @@ def _run(run_dir: Path, describe: Callable[[Path], DataSet]) -> dict[str, Any]:
             f"{run_dir} is not a record directory, and holds no summary.json, figures.json, metrics.jsonl, episode "
             "logs or record directories; name the `out` folder of a run or of a synthesis"
         )
-    settings = ((_title_of_first(summary), summary.heldout), ("Greedy", summary.heldout_greedy))
     return {
         "summary": summary,
         "programs": PROGRAMS,
-        "held_out": [held_out_table(title, figures) for title, figures in settings if figures],
+        "held_out": held_out_table(_sampled(summary), summary.heldout) if summary.heldout else None,
         "runs": runs,
         "stage_seconds": [
             Bar(stage.replace("_", " "), seconds, in_words_seconds(seconds))
@@ -176,10 +172,11 @@ def _run(run_dir: Path, describe: Callable[[Path], DataSet]) -> dict[str, Any]:
     }
 
 
-def _title_of_first(summary: Summary) -> str:
-    """Return the words for the temperature of `heldout`: 1 in a quickstart, any in an evaluation."""
-    temperatures = {figures.get("temperature", 1.0) for figures in summary.heldout.values()}
-    return "Greedy" if temperatures == {0.0} else f"At temperature {', '.join(f'{t:g}' for t in temperatures)}"
+def _sampled(summary: Summary) -> str:
+    """Return the words for the temperature of `heldout`: greedy in a quickstart, any in an evaluation."""
+    # A program that learns nothing has no temperature.
+    temperatures = sorted({figures["temperature"] for figures in summary.heldout.values() if "temperature" in figures})
+    return "Greedy" if temperatures == [0.0] else f"At temperature {', '.join(f'{t:g}' for t in temperatures)}"
 
 
 def in_words_seconds(seconds: float) -> str:

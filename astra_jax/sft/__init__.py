@@ -6,6 +6,6 @@ data           SFT samples: messages rendered to tokens, with loss on the assist
 sample_source  Random access to SFT samples of known lengths, rendered when they are needed.
 schedule       The schedule of samples over the rows of all steps: a pure function of their lengths and a seed.
 batches        The batches of an SFT run: records in, padded or packed rows out, made ahead of the step.
-train          Supervised fine-tuning: trajectories and demonstrations in, a checkpoint out.
+train          Supervised fine-tuning: trajectories and gold episodes in, a checkpoint out.
 stage          The whole SFT stage: it checks its parts, opens the run, trains by `train_sft`, and writes the policy.
 """

@@ -27,8 +27,7 @@ class SFTDataConfig(Frozen):
     trajectories: tuple[Place, ...] = ()
     """Record directories of trajectories."""
     environments: tuple[Place, ...] = ()
-    """Record directories of environments, whose demonstrations are learnt: gold episodes, or episodes with a habit.
-    The paper's SFT learns from none."""
+    """Record directories of environments, whose gold episodes are learnt; the paper's SFT learns from none."""
     conversations: tuple[Place, ...] = ()
     """Files of JSON lines with `messages` and `tools` in OpenAI's form."""
     irrelevant_per_band: dict[SimilarityBand, int] = Field(default_factory=dict)

@@ -52,7 +52,7 @@ class SFTBatch(NamedTuple):
     """Kind of each token's sample, as `SFTSample.kind` counts; 0 on padding."""
 
 
-def demonstration_sample(
+def gold_sample(
     environment: Environment,
     tokenizer: Tokenizer,
     *,
@@ -60,17 +60,15 @@ def demonstration_sample(
     seed: int,
     num_messages: int | None = None,
 ) -> SFTSample:
-    """Return the demonstrated episode of an environment, its tools in seeded order among a few distractors.
+    """Return the gold episode of an environment, its tools in seeded order among a few distractors.
 
     If the user speaks twice, a sample shows the first `num_messages`, up to the last answer to one of these messages.
 
     Raises:
         ValueError: two of its tools have one name.
     """
-    messages = environment.demonstrated_messages()
-    called = {call.name for message in messages for call in message.tool_calls}
-    tools = mix_tools(environment, irrelevant_per_band=irrelevant_per_band, seed=seed, called=called)
-    return render_sample(messages[:num_messages], [tool.document for tool in tools], tokenizer)
+    tools = mix_tools(environment, irrelevant_per_band=irrelevant_per_band, seed=seed)
+    return render_sample(environment.gold_messages()[:num_messages], [tool.document for tool in tools], tokenizer)
 
 
 def render_sample(messages: Sequence[Message], tools: Sequence[ToolDocument], tokenizer: Tokenizer) -> SFTSample:

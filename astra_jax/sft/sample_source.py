@@ -16,7 +16,7 @@ from tqdm import tqdm
 from astra_jax.chat.tokenizer import Tokenizer
 from astra_jax.sft.config import SFTDataConfig
 from astra_jax.sft.conversations import Conversation, ConversationFile
-from astra_jax.sft.data import SFTSample, demonstration_sample, render_sample, user_turn_ends
+from astra_jax.sft.data import SFTSample, gold_sample, render_sample, user_turn_ends
 from synthesis.record_io import RecordSource
 from synthesis.records import Environment, Trajectory
 
@@ -69,7 +69,7 @@ class SampleSource:
     def _render(self, record: Trajectory | Environment | Conversation, num_messages: int) -> SFTSample:
         if isinstance(record, Environment):
             per_band, seed = self._config.irrelevant_per_band, self._config.seed
-            sample = demonstration_sample(
+            sample = gold_sample(
                 record, self._tokenizer, irrelevant_per_band=per_band, seed=seed, num_messages=num_messages
             )
         else:
@@ -84,7 +84,7 @@ class SampleSource:
         def render(place: tuple[int, int]) -> list[tuple[tuple[int, int, int], SFTSample]]:
             directory, number = place
             record = self._directories[directory][number]
-            messages = record.demonstrated_messages() if isinstance(record, Environment) else record.messages
+            messages = record.gold_messages() if isinstance(record, Environment) else record.messages
             return [((directory, number, end), self._render(record, end)) for end in user_turn_ends(messages)]
 
         # Grain's threads finish in any order, but its iterator yields in the order of the records.

@@ -1,4 +1,4 @@
-"""Supervised fine-tuning: trajectories and demonstrations in, a checkpoint out.
+"""Supervised fine-tuning: trajectories and gold episodes in, a checkpoint out.
 
 The loss is `sft_loss`, one update `sft_step`, all of them `train_sft`. `training/run.py` surrounds a step (metrics,
 checkpoints, signals), `sft/batches.py` says which rows it learns from, `sft/stage.py` begins and ends the run.

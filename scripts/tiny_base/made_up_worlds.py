@@ -5,6 +5,10 @@
 In a world of `domains` the tiny base could learn by heart which tool belongs to a question. Here a label means nothing
 but itself, so the model must read the documents to find the tool. The words are those of the domains, one by one and in
 any order, and syllables; the wording of unseen tools is never drawn.
+
+Most worlds are reworded (`synthesis.procedural.reworded`): the base meets every meaning in every wording here, as a
+language model has met the words of its language, and is offered siblings of the tools. Two of three speakers there are
+in doubt: beside the right tool they call a sibling. So the base knows both ways, and RL has one to choose.
 """
 
 from __future__ import annotations
@@ -16,16 +20,19 @@ from dataclasses import replace
 from functools import cache
 from typing import Final, NamedTuple
 
+from synthesis.procedural.reworded import DocumentForms, meanings
 from synthesis.procedural.tool_wording import KNOWN, UNSEEN, ToolWording
 from synthesis.procedural.world_questions import draw_instance, facts_by_question
 from synthesis.procedural.worlds import (
     ENTITIES_PER_TYPE,
     AttributeKind,
     EntityType,
+    Fact,
     World,
     domains,
     draw_values,
     name_parts,
+    with_rewording,
 )
 from synthesis.questions.decomposition import depths
 from synthesis.records import Language, Message, Scenario, ToolCall, ToolDocument, answer_message, reasoning_before
@@ -41,8 +48,15 @@ LOOKUPS: Final[Mapping[Scenario, int]] = {
 _EASY: Final[dict[Scenario, float]] = dict(zip(LOOKUPS, (0.55, 0.25, 0.15, 0.05), strict=True))
 _ALL: Final[dict[Scenario, float]] = dict(zip(LOOKUPS, (0.25, 0.3, 0.22, 0.23), strict=True))
 _CHINESE_SHARE: Final = 0.35
+_REWORDED_SHARE: Final = 0.8
+_SIBLING_SHARE: Final = 0.85
+"""Share of the tools beside those that a reworded world's questions call that are siblings of these."""
+
+_DOUBT_SHARE: Final = 2 / 3
+"""Share of dialogues about reworded worlds whose speaker calls a sibling as well, once before each response."""
 
 _KINDS: Final[Sequence[AttributeKind]] = ("amount", "amount", "code", "code", "decimal", "date", "phone", "yearly")
+_OR: Final[Mapping[Language, str]] = {"en": " or ", "zh": " 或 "}
 _VERBS: Final = (
     "fetch", "find", "read", "show", "lookup", "query", "check", "load", "tell", "see", "obtain", "calendar"
 )  # fmt: skip
@@ -56,7 +70,7 @@ _CONSONANTS: Final = ("b", "d", "f", "g", "k", "l", "m", "n", "p", "r", "s", "t"
 _SYLLABLES: Final = tuple(first + vowel for first in _CONSONANTS for vowel in "aeiou")
 _MADE_UP_SHARE: Final = 0.12
 """Share of the words that are made of syllables; the tokenizer splits them into several pieces."""
-_MOST_WORDS: Final = 3
+_MOST_WORDS: Final = 2
 """Maximum number of words in a property's English label."""
 
 
@@ -76,8 +90,8 @@ def made_up_dialogue(rng: random.Random, *, easy: bool, num_questions: int | Non
         language,
         scenarios=_EASY if easy else _ALL,
         num_questions=num_questions or rng.choice((1, 2, 3) if easy else (1, 2, 3, 4, 4)),
-        most_called=4 if easy else 7,
-        num_tools=4 if easy else rng.choice((4, 5, 6)),
+        most_called=3 if easy else 6,
+        num_tools=4 if easy else rng.choice((5, 6, 7, 8)),
     )
 
 
@@ -93,30 +107,43 @@ def draw_dialogue(
     """Draw a world, and questions about it until so many are kept, each of a scenario by its weight.
 
     A question is left out where the tools that the questions call would be more than `most_called`. Others are offered
-    beside them, up to `num_tools` and one at least: of the same world, and of another one in the same wording.
+    beside them, up to `num_tools` and one at least: siblings, tools of the same world, and of another one in the same
+    wording.
     """
     world = made_up_world(rng, language)
+    in_doubt = world.rewording is not None and rng.random() < _DOUBT_SHARE
     episodes: list[tuple[Message, ...]] = []
     called: dict[str, ToolDocument] = {}
+    siblings: dict[str, ToolDocument] = {}
     for _ in range(num_questions):
-        messages, documents = _draw_episode(rng, world, scenarios)
+        messages, documents = _draw_episode(rng, world, scenarios, in_doubt=in_doubt)
         if len(called | documents) <= most_called or not episodes:
             episodes.append(messages)
             called |= documents
+    if world.rewording is not None:
+        near = [
+            sibling
+            for key, document in world.rewording.documents.items()
+            if document.name in called
+            for sibling in world.rewording.siblings[key]
+        ]
+        siblings = {sibling.name: sibling for sibling in rng.sample(near, len(near))}
     other = replace(made_up_world(rng, language), wording=world.wording)
     properties = [(whose, key) for whose in (world, other) for key in whose.values]
     rng.shuffle(properties)
-    tools = dict(called)
-    for whose, key in properties:
-        if len(tools) >= max(num_tools, len(called) + 1):
+    others = (whose.lookup_document(*key) for whose, key in properties)
+    tools, nearest = dict(called), iter(siblings.values())
+    while len(tools) < max(num_tools, len(called) + 1):
+        document = next(nearest, None) if rng.random() < _SIBLING_SHARE else None
+        document = document or next(others, None)
+        if document is None:
             break
-        document = whose.lookup_document(*key)
         tools.setdefault(document.name, document)
     return Dialogue(tuple(rng.sample(list(tools.values()), len(tools))), tuple(episodes))
 
 
 def _draw_episode(
-    rng: random.Random, world: World, scenarios: Mapping[Scenario, float]
+    rng: random.Random, world: World, scenarios: Mapping[Scenario, float], *, in_doubt: bool
 ) -> tuple[tuple[Message, ...], dict[str, ToolDocument]]:
     facts = facts_by_question(world)
     while True:
@@ -130,7 +157,7 @@ def _draw_episode(
     documents: dict[str, ToolDocument] = {}
     messages = [Message(role="user", content=instance.question)]
     for level in range(1, max(depth_of.values()) + 1):
-        calls, responses = [], []
+        questions, calls, responses = [], [], []
         for node in instance.nodes:
             if depth_of[node.id] != level:
                 continue
@@ -138,15 +165,44 @@ def _draw_episode(
             document = world.lookup_document(fact.entity_type, fact.property)
             documents[document.name] = document
             year = {world.wording.year: fact.year} if fact.year else {}
+            questions.append(node.question)
             calls.append(ToolCall(id=node.id, name=document.name, arguments={fact.entity_type: fact.entity, **year}))
             responses.append(json.dumps(fact.value, ensure_ascii=False))
-        reasoning = reasoning_before(calls, world.language, documents)
+        lines = reasoning_before(questions, calls, world.language, documents).split("\n")
+        if in_doubt:
+            call, response = _doubtful_call(rng, world, facts, facts[questions[0]], calls[0], documents)
+            lines[0] += _OR[world.language] + reasoning_before([""], [call], world.language, documents)
+            calls.insert(1, call)
+            responses.insert(1, response)
+        reasoning = "\n".join(lines)
         messages.append(Message(role="assistant", reasoning_content=reasoning, tool_calls=tuple(calls)))
         messages += [
             Message(role="tool", content=response, tool_call_id=call.id)
             for call, response in zip(calls, responses, strict=True)
         ]
     return (*messages, answer_message(instance.answer, world.language)), documents
+
+
+def _doubtful_call(
+    rng: random.Random,
+    world: World,
+    facts: Mapping[str, Fact],
+    asked: Fact,
+    call: ToolCall,
+    documents: dict[str, ToolDocument],
+) -> tuple[ToolCall, str]:
+    """Return a call of a sibling with the same arguments, and its response: the same property of another entity."""
+    assert world.rewording is not None
+    sibling = rng.choice(world.rewording.siblings[asked.entity_type, asked.property])
+    documents[sibling.name] = sibling
+    others = [
+        fact.value
+        for fact in facts.values()
+        if (fact.entity_type, fact.property, fact.year) == (asked.entity_type, asked.property, asked.year)
+        and fact.value != asked.value
+    ]
+    response = json.dumps(rng.choice(others or [None]), ensure_ascii=False)
+    return ToolCall(id=f"{call.id}_or", name=sibling.name, arguments=call.arguments), response
 
 
 def made_up_world(rng: random.Random, language: Language) -> World:
@@ -176,7 +232,18 @@ def made_up_world(rng: random.Random, language: Language) -> World:
         name: tuple(called[index * ENTITIES_PER_TYPE : (index + 1) * ENTITIES_PER_TYPE])
         for index, name in enumerate(types)
     }
-    return World("made_up", language, types, entities, draw_values(rng, types, entities), draw_wording(rng))
+    world = World("made_up", language, types, entities, draw_values(rng, types, entities), draw_wording(rng))
+    if rng.random() >= _REWORDED_SHARE:
+        return world
+    return with_rewording(world, rng, [*meanings(), *meanings("tools")], _draw_forms(rng, world.wording.year))
+
+
+def _draw_forms(rng: random.Random, year: str) -> DocumentForms:
+    """Draw forms of documents for a reworded world: several descriptions, as each of its tools has its own."""
+    connectors = rng.sample(_CONNECTORS, 3)
+    en = [f"{{asked}} {connector} {{entity}}" for connector in connectors] + ["{asked} that {entity} has"]
+    zh = ["{entity}的{asked}", "{entity}{asked}"]
+    return DocumentForms(["{asked}"], {"en": en, "zh": zh}, {"en": " by year", "zh": "，按年份"}, year)
 
 
 def draw_wording(rng: random.Random) -> ToolWording:

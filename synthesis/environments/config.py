@@ -1,34 +1,30 @@
 """The configuration of the environments track, and those of the splits beside one training split.
 
-training ◄── rl_environments  other worlds of its domains: RL practises where SFT has seen no gold episode
-both     ◄── heldout          further worlds
-         ◄── selection        further worlds, apart from heldout: choices made here have seen nothing of heldout
-         ◄── heldout_tools    tools that none of training, RL and selection has, of the training's domains
-         ◄── heldout_domains  domains that none of them has
+training ◄── heldout          other worlds of its domains
+         ◄── heldout_tools    tools that the training does not have, of its domains
+         ◄── heldout_domains  domains that it does not have
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Final, Literal
+from typing import Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from synthesis.embeddings import Embedding
 from synthesis.questions.knowledge import Unseen
-from synthesis.records import Difficulty, Habit, Language, Scenario, SimilarityBand
+from synthesis.records import Difficulty, Language, Scenario, SimilarityBand
 from synthesis.run.places import Place
 from synthesis.teacher.config import OpenAITeacherConfig
 
 Variety = Literal["plain", "stateful", "stateful_database", "withheld_tool", "missing_parameter"]
 """The particular property of an environment; the paper's environments are all plain."""
 
-RL_SPLIT: Final = "rl_environments"
-NUM_RL: Final = 640
-NUM_HELD_OUT: Final = 256
+NUM_HELD_OUT: Final = 192
 """Number of environments in each held-out split. Each is tried once, since mostly all of its episodes fail, or none
 does."""
-NUM_UNSEEN: Final = 48
+NUM_UNSEEN: Final = 96
 _SEED_OFFSET: Final = 1_000_000
 
 
@@ -88,12 +84,9 @@ class EnvironmentsConfig(BaseModel):
     """Number of first and of second parts of entity names by language; without an entry all parts are used."""
     varieties: dict[Variety, float] = {"plain": 1.0}
     """Shares by kind: `plain`, `stateful`, `stateful_database` (SQLite), `withheld_tool`, `missing_parameter`."""
-    demonstrations: dict[Habit, Annotated[float, Field(ge=0, le=1)]] = {}
-    """Shares of the environments whose demonstration has a habit; `proving/demonstrations.py` describes each habit. The
-    others, and those without room for their habit, demonstrate their gold episode."""
     difficulty: Difficulty = "plain"
-    """`plain`, or `hard`: questions share no words with their tools' documents, and each tool has siblings, which
-    are offered beside `irrelevant_per_band`."""
+    """`plain`; `reworded`: each tool has siblings that other words of one meaning tell from it (embedded teacher); or
+    `hard`: questions share no words with their tools' documents, and each tool has siblings."""
     max_hops: int = Field(default=5, ge=1)
     """Maximum number of hops of a question."""
     quality_threshold: float = Field(default=0.9, ge=0, le=1)
@@ -126,8 +119,10 @@ class EnvironmentsConfig(BaseModel):
             )
         if without := sorted(self.scenarios.keys() - self.lookups.keys()):
             raise ValueError(f"[lookups] has no numbers of tool calls for {', '.join(without)}; add them")
-        if (total := sum(self.demonstrations.values())) > 1:
-            raise ValueError(f"expected shares of demonstrations that sum to at most 1, found {total:g}")
+        if self.difficulty == "reworded" and (self.teacher or {*self.varieties} & {"stateful", "stateful_database"}):
+            raise ValueError(
+                'difficulty = "reworded" does not go with a [teacher] or stateful varieties; leave one out'
+            )
         if self.difficulty == "hard" and self.unseen != "worlds":
             raise ValueError('difficulty = "hard" does not go with unseen tools or unseen domains; leave one out')
         return self
@@ -136,14 +131,13 @@ class EnvironmentsConfig(BaseModel):
 def held_out_configs(training: EnvironmentsConfig) -> dict[str, EnvironmentsConfig]:
     """Return the config of each further split by the name of its folder beside the training's, in order of synthesis.
 
-    The shares and sizes are the training's, but none has demonstrations. Unseen domains are all of
-    `EnvironmentsConfig`'s default domains that the training does not have, in equal shares.
+    The shares and sizes are the training's. Unseen domains are all of `EnvironmentsConfig`'s default domains that the
+    training does not have, in equal shares.
 
     >>> training = EnvironmentsConfig(seed=0, count=1000, out="runs/train", domains={"library": 1.0})
     >>> splits = held_out_configs(training)
     >>> [(name, split.count, split.unseen) for name, split in splits.items()]
-    [('rl_environments', 640, 'worlds'), ('heldout', 256, 'worlds'), \
-('heldout_tools', 48, 'tools'), ('heldout_domains', 48, 'domains')]
+    [('heldout', 192, 'worlds'), ('heldout_tools', 96, 'tools'), ('heldout_domains', 96, 'domains')]
     >>> str(splits["heldout"].out), "library" in splits["heldout_domains"].domains
     ('runs/heldout', False)
 
@@ -152,19 +146,18 @@ def held_out_configs(training: EnvironmentsConfig) -> dict[str, EnvironmentsConf
     """
     if training.difficulty == "hard":
         raise ValueError('there are no unseen tools of difficulty = "hard"; set it to "plain"')
-    names = (RL_SPLIT, "heldout", "heldout_tools", "heldout_domains")
+    names = ("heldout", "heldout_tools", "heldout_domains")
     out = {name: training.out.with_name(name) for name in names}
     known: Mapping[str, float] = EnvironmentsConfig.model_fields["domains"].default
     others = {domain: 1.0 for domain in known if domain not in training.domains}
     if not others:
         raise ValueError(f"every default domain is among {sorted(training.domains)}; leave one out")
-    learnt_from = (training.out, out[RL_SPLIT])
     changes: dict[str, dict[str, Any]] = {
-        RL_SPLIT: {"count": NUM_RL, "disjoint_from": (training.out,)},
-        "heldout": {"count": NUM_HELD_OUT, "disjoint_from": learnt_from},
-        "heldout_tools": {"count": NUM_UNSEEN, "disjoint_from": learnt_from, "unseen": "tools"},
-        "heldout_domains": {"count": NUM_UNSEEN, "disjoint_from": learnt_from, "unseen": "domains", "domains": others},
+        "heldout": {"count": NUM_HELD_OUT},
+        "heldout_tools": {"count": NUM_UNSEEN, "unseen": "tools"},
+        "heldout_domains": {"count": NUM_UNSEEN, "unseen": "domains", "domains": others},
     }
     for number, name in enumerate(names, start=1):
-        changes[name] |= {"seed": training.seed + number * _SEED_OFFSET, "out": out[name], "demonstrations": {}}
+        changes[name] |= {"seed": training.seed + number * _SEED_OFFSET, "out": out[name]}
+        changes[name] |= {"disjoint_from": (training.out,)}
     return {name: training.model_copy(update=change) for name, change in changes.items()}

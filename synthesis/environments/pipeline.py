@@ -28,7 +28,6 @@ from synthesis.embeddings import contents_of
 from synthesis.environments.config import EnvironmentsConfig, Variety
 from synthesis.environments.distractors.irrelevant_tools import ToolPool
 from synthesis.environments.proving.call_batches import CallBatches
-from synthesis.environments.proving.demonstrations import draw_habit
 from synthesis.environments.proving.needed_packages import packages_of_sandbox
 from synthesis.environments.questions.drafts import Draft
 from synthesis.environments.questions.refusals import withhold_tool
@@ -188,9 +187,6 @@ class _Run:
             if variety == "withheld_tool":
                 mixed = withhold_tool(mixed, rng)
             await self.worker.replay(mixed)
-            habit = draw_habit(mixed, config.demonstrations, rng)
-            if habit is not None:
-                mixed = await self.worker.demonstrate(mixed, habit)
             return mixed.model_dump(mode="json")
 
         mixing = StageReport("irrelevant tools")

@@ -10,7 +10,6 @@ from synthesis.answers.same_answer import same_answer
 from synthesis.environments.distractors.irrelevant_tools import BANDS
 from synthesis.environments.distractors.siblings import tried_on_gold_calls
 from synthesis.environments.proving.call_batches import CallBatches, Sandbox
-from synthesis.environments.proving.demonstrations import verify_demonstration
 from synthesis.environments.proving.needed_packages import packages_of_sandbox, require_listed
 from synthesis.environments.proving.other_rows import calls_for_other_rows, is_constant
 from synthesis.environments.proving.proof import Proof, check_apart, prove, replay_gold_calls, request_of
@@ -52,12 +51,11 @@ async def verify_environments(directory: Path, sandbox_url: str) -> Verification
 async def verify_environment(environment: Environment, sandbox: Sandbox, executable: ExecutableTools) -> None:
     """Check one environment: its shape, Φ, the proof of each of its tools, and its distractors.
 
-    A distractor runs; a hard environment's gives none of its answers to a gold call.
+    A distractor runs; unless the environment is plain, it gives none of its answers to a gold call.
     """
     await _check_gold_calls(environment, sandbox, prove)
     await executable.check(_unused(environment), environment.irrelevant_tools)
-    await verify_demonstration(environment, sandbox)
-    if environment.difficulty == "hard":
+    if environment.difficulty != "plain":
         distractors = [irrelevant.tool for irrelevant in environment.irrelevant_tools]
         tried = await tried_on_gold_calls(sandbox, distractors, environment)
         for tool, (told, _) in zip(distractors, tried, strict=True):

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import random
 from dataclasses import asdict, fields
 from typing import Any, Final
 
 from synthesis.environments.config import EnvironmentsConfig
 from synthesis.environments.distractors.siblings import write_siblings
 from synthesis.environments.proving.call_batches import Sandbox
-from synthesis.environments.proving.demonstrations import demonstrate
 from synthesis.environments.proving.long_documents import lengthened
 from synthesis.environments.proving.merging import merge_sub_environments
 from synthesis.environments.proving.sub_environments import build_sub_environments
@@ -39,7 +37,7 @@ from synthesis.prompts.tool_writing import (
 )
 from synthesis.questions.decomposition import QAInstance
 from synthesis.questions.knowledge import Knowledge
-from synthesis.records import Environment, Habit, NeededPackage, Provenance, QualityScore, record_id
+from synthesis.records import Environment, NeededPackage, Provenance, QualityScore, record_id
 from synthesis.stage import Rejected
 from synthesis.teacher.protocol import Request, Teacher, reads_prompts
 from synthesis.track.replies import metered_item
@@ -75,8 +73,9 @@ def prompt_version_of(config: EnvironmentsConfig, plan: EnvironmentPlan, teacher
     names = [_EMBEDDED_VERSION if embedded else version_of(*(prompt.prompt_version for prompt in PROMPTS))]
     if config.scaled_documents:
         names.append(named("tool-document-scaling", ScaleToolDocument))
-    if knowledge.difficulty == "hard":
-        names += [HARD_WORDING_VERSION, named("sibling-tools", WriteSiblingTools)]
+    if knowledge.difficulty != "plain":
+        wording = HARD_WORDING_VERSION if knowledge.difficulty == "hard" else "reworded-1"
+        names += [wording, named("sibling-tools", WriteSiblingTools)]
     if config.naturalness_threshold:
         names.append(named("naturalness", JudgeNaturalness))
     if knowledge.packages:
@@ -146,12 +145,6 @@ class EnvironmentsWorker:
         self._check_tools(environment)  # again, now with the distractors
         await replay_environment(environment, self._sandbox, self._seen_to_run)
 
-    async def demonstrate(self, environment: Environment, habit: Habit) -> Environment:
-        """Give an environment that has its distractors a demonstration with a habit, if it has room for it."""
-        rng = random.Random(f"demonstration/{self._config.seed}/{environment.id}")
-        demonstration = await demonstrate(environment, habit, self._sandbox, rng)
-        return environment.model_copy(update={"demonstration": demonstration})
-
     async def _executable(self, plan: EnvironmentPlan, draft: Draft, source: Knowledge) -> Environment:
         teacher, sandbox = self._teacher, self._sandbox
         seed, instance = draft.seed, draft.instance
@@ -166,9 +159,9 @@ class EnvironmentsWorker:
         environment = self._without_tools(plan, knowledge, seed, instance, draft.quality).model_copy(
             update={"sub_questions": sub_questions, "tools": tools, "naturalness": draft.naturalness}
         )
-        if self._config.difficulty == "hard":
+        if (difficulty := self._config.difficulty) != "plain":
             siblings = await write_siblings(teacher, sandbox, knowledge, environment, seed=seed)
-            environment = environment.model_copy(update={"difficulty": "hard", "irrelevant_tools": siblings})
+            environment = environment.model_copy(update={"difficulty": difficulty, "irrelevant_tools": siblings})
         if plan.variety == "missing_parameter":
             return await omit_parameter(teacher, knowledge, environment, seed=seed)
         return environment

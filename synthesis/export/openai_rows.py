@@ -56,7 +56,7 @@ class OpenAIRow(Row):
 
 
 def openai_row(record: Trajectory | Environment) -> OpenAIRow:
-    """Return a trajectory's conversation, or the episode of an environment that SFT imitates.
+    """Return a trajectory's conversation, or the gold episode of an environment.
 
     An environment's tools, its own and the distractors, stand in order of their names, which says nothing of which is
     which.
@@ -68,7 +68,7 @@ def openai_row(record: Trajectory | Environment) -> OpenAIRow:
         if isinstance(record, Trajectory):
             messages, documents = record.messages, list(record.tools)
         else:
-            messages = record.demonstrated_messages()
+            messages = record.gold_messages()
             documents = sorted((tool.document for tool in record.all_tools), key=lambda document: document.name)
         return OpenAIRow(messages=row_messages(messages), tools=[document.to_openai() for document in documents])
     except ExportImpossible as error:

@@ -25,4 +25,6 @@ text_shapes         Texts of a shape: a regular expression is turned round, and 
 output_completion   The embedded teacher on results: a call gives records of the tool's noun, with the fields by which
                     tools address it.
 written_words       Words, frames and ranges of the embedded teacher, from the TOML files of this folder.
+reworded            Questions and tools of a reworded world: one meaning in two wordings, and siblings of other
+                    meanings.
 """

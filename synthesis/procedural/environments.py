@@ -188,23 +188,27 @@ def write_sibling_tools(request: tool_writing.WriteSiblingTools, seed: int) -> t
     """Write tools of the other variants of a property: the same parameters, the same entities, other values.
 
     Raises:
-        BadReply: its world is not a hard one.
+        BadReply: its world is a plain one.
     """
     world = world_about(request.knowledge)
     fact = _facts(request.knowledge).get(request.sub_question)
-    if world.hard is None or fact is None:
+    words = world.hard or world.rewording
+    if words is None or fact is None:
         raise BadReply(f"no sibling of {request.document.name} is known")
     key = fact.entity_type, fact.property
     asked = [str(call.arguments[world.parameter(fact.entity_type)]) for call in request.calls]
     tools = []
-    for document in world.hard.siblings[key][: request.count]:
+    for document in words.siblings[key][: request.count]:
         rng = random.Random(f"sibling/{seed}/{document.name}")
         free = [name for name in world.values[key] if name not in asked]  # few are, where many are asked for
         names = sorted({*asked, *rng.sample(free, min(DISTRACTOR_ROWS, len(free)))})
 
         strange = world.strange_series if fact.year else partial(world.stranger, kind=world.kind(*key))
         rows = {name: strange(rng, entity_type=key[0], property_name=key[1]) for name in names}
-        made = implemented(world, document, *key, rows)
+        if world.hard is not None:
+            made = implemented(world, document, *key, rows)
+        else:
+            made = tool_writing.ToolImplementation(source=_source(document, world, fact), tables={fact.property: rows})
         tools.append(EnvironmentTool(document=document, source=made.source, tables=made.tables))
     return tool_writing.SiblingTools(tools=tuple(tools))
 

@@ -33,8 +33,11 @@ def world_about(knowledge: Knowledge) -> World:
     Raises:
         BadReply: the knowledge is prose, an unknown domain, tables without a world, or hard and no domain.
     """
-    if knowledge.difficulty == "hard" and knowledge.kind != "domain":
-        raise BadReply("the embedded teacher has hard wordings for the domains that it knows alone; give a [teacher]")
+    if knowledge.difficulty != "plain" and knowledge.kind != "domain":
+        raise BadReply(
+            "the embedded teacher has other wordings for the domains that it knows alone; set difficulty to plain, or "
+            "give a [teacher]"
+        )
     if knowledge.kind == "tables":
         return world_of_tables(knowledge.text, knowledge.domain, knowledge.language, knowledge.unseen)
     if knowledge.kind != "domain":

@@ -297,7 +297,7 @@ def _of(world: World, label: str, subject: str) -> str:
 
 
 def _label(world: World, fact: Fact) -> str:
-    label = world.label(fact.entity_type, fact.property)
+    label = world.asked(fact.entity_type, fact.property)
     if fact.year is None:
         return label
     return f"{fact.year}年{label}" if world.language == "zh" else f"{label} in {fact.year}"

@@ -19,6 +19,7 @@ from pydantic import BaseModel, ConfigDict
 from synthesis.procedural.hard_options import OPTIONS, ValueRange, option_of, set_value, with_drawn_option
 from synthesis.procedural.hard_wording import HardWording, Property, hard_wording_of
 from synthesis.procedural.hard_worlds import draw_hard_values, draw_value, drawn_series, ranges, sizes_of
+from synthesis.procedural.reworded import DocumentForms, Meaning, Rewording, document_forms, meanings, reworded
 from synthesis.procedural.tool_wording import KNOWN, UNSEEN, ToolWording
 from synthesis.procedural.written_words import written_words
 from synthesis.questions.knowledge import Unseen
@@ -95,11 +96,13 @@ class World:
     wording: ToolWording = KNOWN
     hard: HardWording | None = None
     """The words of a hard world; of `wording` it has the parameter of the year alone."""
+    rewording: Rewording | None = None
+    """The words of a reworded world, likewise."""
     seed: int = 0
     options: Mapping[tuple[str, str], str] = field(default_factory=dict)
     """Option of the tool for a property, in a hard world: (type, property) to the option's name."""
     name_parts: NameParts = ((), ())
-    """Parts that the names of a hard world are made of."""
+    """Parts that the names of a hard or a reworded world are made of."""
 
     def parameter(self, entity_type: str) -> str:
         """Return the parameter that takes the name of an entity of a type."""
@@ -112,6 +115,8 @@ class World:
         """
         if self.hard is not None:
             return self.hard.documents[entity_type, property_name]
+        if self.rewording is not None:
+            return self.rewording.documents[entity_type, property_name]
         entity, asked = self.label(entity_type), self.label(entity_type, property_name)
         if self.language != "zh":
             entity = f"an {entity}" if entity[0] in "aeiou" else f"a {entity}"
@@ -134,8 +139,8 @@ class World:
         return self.types[entity_type].attributes[property_name][1]
 
     def value_range(self, entity_type: str, property_name: str) -> ValueRange | None:
-        """Return the range of a hard world's numbers or dates; None for other properties."""
-        return ranges(self.domain).get(entity_type, {}).get(property_name)
+        """Return the range of a hard world's numbers or dates; None for other properties and other worlds."""
+        return None if self.hard is None else ranges(self.domain).get(entity_type, {}).get(property_name)
 
     def settings(self, entity_type: str, property_name: str) -> Sequence[JsonValue]:
         """Return the settings of a tool's option that a question may ask for, the plain one first."""
@@ -174,7 +179,8 @@ class World:
     def strange_series(self, rng: random.Random, entity_type: str, property_name: str) -> JsonValue:
         """Draw values by year like those of a property, none of which stands in a hard world."""
         given = self.value_range(entity_type, property_name)
-        assert given is not None  # each property that changes by year has a range
+        if given is None:  # a hard world has a range for each property that changes by year
+            return {year: self._unknown(lambda: draw_value(rng, "yearly")) for year in YEARS}
         return drawn_series(rng, given, YEARS, self._unknown)
 
     def _unknown(self, drawn: Callable[[], JsonValue]) -> JsonValue:
@@ -182,6 +188,14 @@ class World:
         while str(value := drawn()) in self.known:
             pass
         return value
+
+    def asked(self, entity_type: str, property_name: str) -> str:
+        """Return the words for a property in questions."""
+        label = self.label(entity_type, property_name)
+        if self.rewording is None:
+            return label
+        meaning = self.rewording.asks[entity_type, property_name]
+        return f"{meaning}{label}" if self.language == "zh" else f"{meaning} {label}"
 
     def label(self, entity_type: str, property_name: str | None = None) -> str:
         """Return the name of a type, or of a property of it, in the world's language."""
@@ -205,7 +219,7 @@ def world_of(
     """Generate the world of a domain in a language; the same arguments give the same world.
 
     `parts` bounds how many first and second name parts are used: with few, a small model sees each of them often. A
-    hard world has words of its own, and names that are near one another.
+    hard world has words of its own, and names that are near one another; a reworded one has words of its own.
 
     >>> world = world_of("library", "en", 0)
     >>> book = world.entities["book"][0]
@@ -223,9 +237,20 @@ def world_of(
         name: tuple(names[index * ENTITIES_PER_TYPE : (index + 1) * ENTITIES_PER_TYPE])
         for index, name in enumerate(types)
     }
-    return World(
+    world = World(
         domain, language, types, entities, draw_values(rng, types, entities), KNOWN if unseen == "worlds" else UNSEEN
     )
+    if difficulty == "plain":
+        return world
+    forms = document_forms(world.wording.year)
+    return replace(with_rewording(world, rng, meanings(unseen), forms), name_parts=(first, second))
+
+
+def with_rewording(world: World, rng: random.Random, drawn_from: Sequence[Meaning], forms: DocumentForms) -> World:
+    """Return the world with words for its properties that are drawn anew."""
+    labels = {key: (world.label(key[0]), world.label(*key)) for key in world.values}
+    yearly = [key for key in world.values if world.kind(*key) == "yearly"]
+    return replace(world, rewording=reworded(rng, world.language, labels, yearly, drawn_from, forms))
 
 
 def _hard_world(
@@ -242,7 +267,7 @@ def _hard_world(
     yearly = frozenset(key for key, kind in kinds.items() if kind == "yearly")
     hard = hard_wording_of(domain, language, seed, yearly)
     wording = replace(KNOWN, year=hard.year)
-    world = World(domain, language, types, entities, values, wording, hard, seed, name_parts=near)
+    world = World(domain, language, types, entities, values, wording, hard, seed=seed, name_parts=near)
 
     def with_option(key: Property, document: ToolDocument) -> ToolDocument:
         return with_drawn_option(document, key, world.kind(*key), world.value_range(*key), seed, language)

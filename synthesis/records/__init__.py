@@ -31,11 +31,9 @@ from synthesis.records.conversations import (
 from synthesis.records.environments import (
     DATABASE_PROGRAM,
     Composition,
-    Demonstration,
     Difficulty,
     Environment,
     EnvironmentTool,
-    Habit,
     IrrelevantTool,
     NeededPackage,
     Operation,

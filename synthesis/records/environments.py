@@ -17,9 +17,10 @@ from synthesis.run.json_values import JsonObject, JsonValue, canonical_json
 Scenario = Literal["single_hop", "parallel_single_hop", "multi_hop", "parallel_multi_hop"]
 SimilarityBand = Literal["high", "medium", "low"]
 DATABASE_PROGRAM: Final = Path(__file__).with_name("database.py").read_text(encoding="utf-8")
-Difficulty = Literal["plain", "hard"]
-"""`plain`: the question uses the words of its tools' documents, so matching words finds the tools. `hard`: the question
-uses other words, and other tools with the same parameter give other answers."""
+Difficulty = Literal["plain", "reworded", "hard"]
+"""`plain`: the question uses the words of its tools' documents, so matching words finds the tools. `reworded`: a word
+of another wording tells each tool from its siblings. `hard`: the question uses other words throughout, and other tools
+with the same parameter give other answers."""
 
 
 class NeededPackage(Record):
@@ -122,10 +123,6 @@ class QualityScore(Record):
         return total / 4
 
 
-Habit = Literal["calls_distractor", "repeats_call", "stops_early", "one_call_too_many", "gives_up", "recovers"]
-"""The difference between a demonstration and the gold episode (see `environments/proving/demonstrations.py`)."""
-
-
 class StateCondition(Record):
     """A condition on the state at the end of an episode; any value without a condition must be as at the start."""
 
@@ -134,13 +131,6 @@ class StateCondition(Record):
     relation: Literal["equals", "changed_by", "absent"]
     """`changed_by`: the number has grown by `value` since the start, or shrunk if `value` is negative."""
     value: JsonValue = None
-
-
-class Demonstration(Record):
-    """An episode of an agent with a habit, which SFT imitates instead of the gold episode."""
-
-    habit: Habit
-    messages: tuple[Message, ...]
 
 
 class Environment(KeptRecord):
@@ -174,8 +164,6 @@ class Environment(KeptRecord):
     left_out: str | None = Field(default=None, exclude_if=lambda left_out: left_out is None)
     """Value of the omitted parameter for `ask_back`, which the user tells when asked. None, as in older records: the
     question back ends the episode."""
-    demonstration: Demonstration | None = Field(default=None, exclude_if=lambda demonstration: demonstration is None)
-    """Episode that SFT imitates; None: SFT imitates the gold episode."""
     quality: QualityScore
     naturalness: float | None = Field(default=None, ge=0, le=1, exclude_if=lambda naturalness: naturalness is None)
     """Score of the question's wording; None if nothing judged it."""
@@ -271,30 +259,24 @@ class Environment(KeptRecord):
         Tool responses read as they do in a rollout: the JSON text of the tool's value. Where the question leaves a
         value out, the user is asked for it first.
         """
+        documents = {tool.document.name: tool.document for tool in self.all_tools}
         messages = [Message(role="user", content=self.question)]
         if self.user_reply is not None:
             messages += [self._question_back(), Message(role="user", content=self.user_reply)]
         for level in self.gold_levels():
             calls = tuple(task.call for task in level if task.call is not None)
-            messages.append(Message(role="assistant", reasoning_content=self.reasoning_of(calls), tool_calls=calls))
+            questions = [task.question for task in level]
+            reasoning = reasoning_before(questions, calls, self.language, documents)
+            messages.append(Message(role="assistant", reasoning_content=reasoning, tool_calls=calls))
             for call, task in zip(calls, level, strict=True):
                 content = json.dumps(task.gold_reply, ensure_ascii=False)
                 messages.append(Message(role="tool", content=content, tool_call_id=call.id))
-        messages.append(self.final_message(self.answer))
+        messages.append(self._final_message())
         return tuple(messages)
 
-    def reasoning_of(self, calls: Sequence[ToolCall]) -> str:
-        """Return the words of an agent before the calls of one turn."""
-        return reasoning_before(calls, self.language, {tool.document.name: tool.document for tool in self.all_tools})
-
-    def demonstrated_messages(self) -> tuple[Message, ...]:
-        """Return the episode that SFT imitates: the demonstration if there is one, else the gold episode."""
-        return self.gold_messages() if self.demonstration is None else self.demonstration.messages
-
-    def final_message(self, answer: JsonValue) -> Message:
-        """Return the last message of an agent that answers with a value, or with a list of them."""
+    def _final_message(self) -> Message:
         if self.ends_with_answer:
-            return answer_message(answer, self.language)
+            return answer_message(self.answer, self.language)
         return self._refusal() if self.expectation == "refuse" else self._question_back()
 
     def _refusal(self) -> Message:
@@ -334,16 +316,19 @@ class RejectedEnvironment(RejectedRecord):
     """Whether the environment passed every proof and only missed a threshold."""
 
 
-def reasoning_before(calls: Sequence[ToolCall], language: Language, documents: Mapping[str, ToolDocument]) -> str:
-    """Return the words of a gold episode before the calls of one turn.
+def reasoning_before(
+    questions: Sequence[str], calls: Sequence[ToolCall], language: Language, documents: Mapping[str, ToolDocument]
+) -> str:
+    """Return the words of a gold episode before the calls of one turn: each sub-question, then its call in words.
 
-    Names of tools are English. If the question is not, each call's words follow the description of the tool, which is
-    in the question's language.
+    A tool may say in other words what the question says, so the question's stand beside them. Names of tools are
+    English: if the question is not, its language's description of the tool stands between them.
     """
-    if language == "en":
-        return plain_calls(calls)
-    words = ((documents[call.name].description.partition("\n\n")[0], plain_calls([call])) for call in calls)
-    return "; ".join(part for of_call in words for part in of_call if part)
+    words = []
+    for question, call in zip(questions, calls, strict=True):
+        described = "" if language == "en" else documents[call.name].description.partition("\n\n")[0]
+        words += [" ".join(part for part in (question, described and f"{described};", _plain_call(call)) if part)]
+    return "\n".join(words)
 
 
 def answer_message(answer: JsonValue, language: Language) -> Message:
@@ -357,17 +342,12 @@ def answer_message(answer: JsonValue, language: Language) -> Message:
     return Message(role="assistant", reasoning_content="I have everything.", content=content)
 
 
-def plain_calls(calls: Sequence[ToolCall]) -> str:
-    """Describe the calls of one turn in words.
+def _plain_call(call: ToolCall) -> str:
+    """Describe a call in words.
 
-    >>> plain_calls([ToolCall(id="1", name="get_monthly_rent", arguments={"apartment": "Amber Falcon"})])
+    >>> _plain_call(ToolCall(id="1", name="get_monthly_rent", arguments={"apartment": "Amber Falcon"}))
     'monthly rent: Amber Falcon'
     """
-    return "; ".join(_plain_call(call) for call in calls)
-
-
-def _plain_call(call: ToolCall) -> str:
-    """Describe a call in words, e.g. `monthly rent: Amber Falcon`."""
     words = call.name.removeprefix("get_").replace("_", " ")
     return f"{words}: {', '.join(_plain_text(value) for value in call.arguments.values())}"
 

@@ -89,7 +89,7 @@ def merged(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
     [
         ("commands.md", "tiny_sft.toml", SFTConfig),
         ("commands.md", "tiny_rl.toml", RLConfig),
-        ("teacher.md", "tiny_environments.toml", EnvironmentsConfig),
+        ("teacher.md", "paper_environments.toml", EnvironmentsConfig),
         ("tools.md", "tiny_trajectories.toml", TrajectoriesConfig),
     ],
 )

@@ -13,12 +13,12 @@ ROOT = Path(__file__).parents[2]
 def a_summary(**changes: Any) -> dict[str, Any]:
     policy = {"f1": 0.0, "answer_accuracy": 0.5, "tool_calls_per_episode": 2.0, "irrelevant_call_share": 0.03}
     policy |= {"f1_unseen_tools": 0.1, "f1_unseen_domains": 0.2, "temperature": 1.0}
-    policy |= {f"{key}_interval": [0.0, 1.0] for key in ("f1", "f1_unseen_tools", "f1_unseen_domains")}  # type: ignore[misc]
+    policy |= {f"{key}_interval": [0.0, 0.1] for key in ("f1", "f1_unseen_tools", "f1_unseen_domains")}  # type: ignore[misc]
     setting = {
         "base": policy,
-        "sft": policy | {"f1": 0.35},
-        "rl": policy | {"f1": 0.5, "irrelevant_call_share": 0.015, "f1_unseen_tools": 0.25},
-        "lexical": {key: value for key, value in policy.items() if key != "temperature"},
+        "sft": policy | {"f1": 0.35, "f1_interval": [0.3, 0.4]},
+        "rl": policy | {"f1": 0.5, "f1_interval": [0.45, 0.55], "f1_unseen_tools": 0.25},
+        "told_names": {key: value for key, value in policy.items() if key != "temperature"},
     }
     return {
         "seed": 0,
@@ -26,7 +26,6 @@ def a_summary(**changes: Any) -> dict[str, Any]:
         "peak_rss_bytes": 2 << 30,
         "export": {"max_abs_logit_difference": 1.3e-05, "bit_equal": True},
         "heldout": setting,
-        "heldout_greedy": setting,
         **changes,
     }
 

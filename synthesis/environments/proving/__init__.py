@@ -1,7 +1,6 @@
 """Proving: Python source for each sub-question, run in the sandbox until only the gold call is right.
 
 call_batches      Call batches: calls that many proofs make at the same time go to the sandbox in one request.
-demonstrations    Demonstrations: episodes of an agent with a known habit, beside the gold episode.
 merging           Merging: homogeneous sub-questions share one tool whose data covers all their variants.
 module_reach      The reach of a tool's code through its imports: other modules, and functions that run text as code.
 needed_packages   Packages beside the standard library that the sandbox has and tools may import.

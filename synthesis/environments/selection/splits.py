@@ -11,7 +11,6 @@ Decided: docs/decisions/environments.md, “Held out means unseen worlds, unseen
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -21,7 +20,6 @@ from synthesis.questions.decomposition import QAInstance, ways_to_answer
 from synthesis.questions.knowledge import Unseen
 from synthesis.record_io import RecordSource
 from synthesis.records import Environment, JsonValue, ToolDocument, canonical_json
-from synthesis.run.json_values import texts_in
 
 APART: Final[Mapping[Unseen, tuple[str, ...]]] = {
     "worlds": ("entities", "answers"),
@@ -37,10 +35,6 @@ class SplitContents:
     """Contents of environments at each level, as texts; equal texts count as shared."""
 
     entities: set[str] = field(default_factory=set)
-    """Entities of questions, and all texts in the calls of a demonstration and their responses.
-
-    A demonstration is made after the split is drawn, so its texts are not compared with the other splits.
-    """
     answers: set[str] = field(default_factory=set)
     tool_names: set[str] = field(default_factory=set)
     tool_documents: set[str] = field(default_factory=set)
@@ -50,7 +44,7 @@ class SplitContents:
 
     def add(self, environment: Environment) -> None:
         """Add the contents of one environment, its distractors included."""
-        self.entities |= _value_keys(environment.entities) | _value_keys(_demonstrated(environment))
+        self.entities |= _value_keys(environment.entities)
         self.answers |= _value_keys(ways_to_answer(environment, *environment.sub_questions))
         self.add_tools(tool.document for tool in environment.all_tools)
         self.domains.add(environment.domain.casefold())
@@ -112,17 +106,6 @@ class TakenValues:
     def has_domain(self, domain: str) -> bool:
         """Say whether a domain is taken; where domains need not be unseen, none is."""
         return self.unseen == "domains" and domain.casefold() in self._taken.domains
-
-
-def _demonstrated(environment: Environment) -> Iterator[str]:
-    """Yield the texts in the calls and responses of a demonstration; a call too many asks for a row of its own."""
-    for message in environment.demonstration.messages if environment.demonstration is not None else ():
-        yield from texts_in([call.arguments for call in message.tool_calls])
-        if message.role == "tool" and not message.is_error:
-            try:
-                yield from texts_in(json.loads(message.content))
-            except ValueError:  # no JSON, so one text
-                yield message.content
 
 
 def _value_keys(values: Iterable[JsonValue]) -> set[str]:

@@ -60,8 +60,6 @@ class EnvironmentStatistics(BaseModel):
     """Share of the tool calls that can run beside another one: their dependency level has several."""
     tools_mean: float
     difficulties: dict[str, float]
-    demonstrations: dict[str, float]
-    """Shares of the habits that SFT imitates, good and bad; `gold` is the share without a habit."""
     computed_answers_share: float
     """Share of the environments whose Φ computes, instead of passing on a tool's value."""
     similarity: Similarity | None = None
@@ -113,7 +111,6 @@ def statistics_of(environments: Iterable[Environment]) -> EnvironmentStatistics:
         kinds["scenario"][environment.scenario] += 1
         kinds["expectation"][environment.expectation] += 1
         kinds["difficulty"][environment.difficulty] += 1
-        kinds["demonstration"][environment.demonstration.habit if environment.demonstration else "gold"] += 1
         num_computed += environment.composition is not None and environment.composition.operation not in _HANDED_ON
         own_parameters = {name for tool in environment.tools for name in tool.document.required}
         for irrelevant in environment.irrelevant_tools:
@@ -151,7 +148,6 @@ def statistics_of(environments: Iterable[Environment]) -> EnvironmentStatistics:
         parallel_share=num_parallel / max(1, num_calls),
         tools_mean=num_tools / count,
         difficulties=_shares(kinds["difficulty"]),
-        demonstrations=_shares(kinds["demonstration"]),
         computed_answers_share=num_computed / count,
         irrelevant_tools_by_band=dict(sorted(kinds["band"].items())),
         cosine_mean_by_band={band: statistics.fmean(values) for band, values in sorted(cosines.items())},

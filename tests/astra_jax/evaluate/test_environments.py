@@ -32,8 +32,7 @@ CONFIG = EvaluationConfig(
 
 async def evaluate(policy, environments, config=CONFIG):
     engine = RolloutEngine(policy.model_config, policy.tokenizer, InProcessSandbox(), config.rollout)
-    temperatures = [config.rollout.temperature]
-    return (await evaluate_environments(temperatures, engine, policy.params, environments, config, seed=0))[0]
+    return await evaluate_environments(engine, policy.params, environments, config, seed=0)
 
 
 @pytest.fixture(scope="module")
@@ -47,27 +46,6 @@ def test_a_policy_that_says_the_gold_episode_is_right_in_every_figure(evaluation
     assert (found["answer_accuracy"], found["answer_accuracy_interval"]) == (1.0, [1.0, 1.0])
     assert found["f1_interval"] == pytest.approx([1.0, 1.0], abs=1e-5)
     assert (found["environments"], found["episodes"], found["left_out"]) == (1, 1, 0)
-
-
-async def test_temperatures_side_by_side_give_the_episodes_of_each_alone(taught):
-    """Though all share a prompt, and draw from the same slots."""
-    environments, temperatures = [KNOWN, tiny_environment(rent=777)], [2.0, 0.0]
-    config = CONFIG.model_copy(update={"environments_at_once": 1, "episodes_per_environment": 2})
-    engine = RolloutEngine(taught.model_config, taught.tokenizer, InProcessSandbox(), config.rollout)
-    together = await evaluate_environments(temperatures, engine, taught.params, environments, config, seed=0)
-    assert len(together) == 2
-    ids = []
-    for temperature, found in zip(temperatures, together, strict=True):
-        rollout = config.rollout.model_copy(update={"temperature": temperature})
-        alone = await evaluate(taught, environments, config.model_copy(update={"rollout": rollout}))
-        assert found.to_json() == alone.to_json()
-        episodes, same = ([each for group in one.groups for each in group] for one in (found, alone))
-        assert [each.ledger.ids for each in episodes] == [each.ledger.ids for each in same]
-        assert [each.rolled_out for each in episodes] == [each.rolled_out for each in same], (
-            "by which they are replayed"
-        )
-        ids.append([each.ledger.ids for each in episodes])
-    assert ids[0] != ids[1], "each temperature says other tokens"
 
 
 def test_f1_is_the_papers_under_any_reward_and_an_answer_has_its_own_figure(evaluation, monkeypatch):
@@ -106,21 +84,18 @@ class Watched(RolloutEngine):
     def can_run(self, start):
         return True
 
-    async def run_at(self, temperatures, params, starts, *, group_size, seed, room_for=0):
+    async def run(self, params, starts, *, group_size, seed, room_for=0):
         self.starts += starts
         self.seeds.append(seed)
         self.rooms.append(room_for)
-        groups = [
-            [Episode(start.environment, start.tools, TokenLedger(), num_turns=1)] * group_size for start in starts
-        ]
-        return [groups for _ in temperatures]
+        return [[Episode(start.environment, start.tools, TokenLedger(), num_turns=1)] * group_size for start in starts]
 
 
 async def test_every_environment_is_shown_its_distractors_and_every_lot_draws_numbers_of_its_own():
     environments = [with_distractors(tiny_environment(rent=rent), per_band=2) for rent in range(5)]
     changes = {"irrelevant_per_band": {"high": 2, "low": 1}, "environments_at_once": 2, "episodes_per_environment": 3}
     engine = Watched()
-    (found,) = await evaluate_environments([1.0], engine, {}, environments, CONFIG.model_copy(update=changes), seed=4)
+    found = await evaluate_environments(engine, {}, environments, CONFIG.model_copy(update=changes), seed=4)
     assert [start.environment for start in engine.starts] == environments
     for start in engine.starts:
         shown = sorted(tool.document.name for tool in start.tools)

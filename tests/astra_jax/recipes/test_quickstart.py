@@ -172,7 +172,7 @@ def test_the_question_to_talk_with_is_a_chat_request_in_english_with_its_tools()
 
 def test_the_command_ends_with_the_huggingface_folder_and_how_to_talk_to_it(tmp_path, monkeypatch, capsys):
     out = tmp_path / "my run"
-    summary = {"seconds": {"total": 60.0}, "left_out": {}, "heldout": {}, "heldout_greedy": {}}
+    summary = {"seconds": {"total": 60.0}, "left_out": {}, "heldout": {}}
     monkeypatch.setattr(quickstart, "quickstart", lambda *_, **__: summary)
     assert main(["quickstart", "--out", str(out)]) == 0
     lines = capsys.readouterr().out.splitlines()

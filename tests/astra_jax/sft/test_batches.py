@@ -18,7 +18,7 @@ from astra_jax.model.qwen3 import bind
 from astra_jax.sft import sample_source
 from astra_jax.sft.batches import SFTBatches
 from astra_jax.sft.config import SFTDataConfig
-from astra_jax.sft.data import SFTBatch, demonstration_sample, render_sample, user_turn_ends
+from astra_jax.sft.data import SFTBatch, gold_sample, render_sample, user_turn_ends
 from astra_jax.testing import tiny_environment
 from synthesis.record_io import RecordSource, write_records
 from synthesis.records import Environment, Message, Provenance, RewardAxes, Task, TaskScores, Trajectory
@@ -103,7 +103,7 @@ def rendered_one_by_one(records: Path, tokenizer, seed: int) -> Counter[tuple[in
         for trajectory in RecordSource(records / "trajectories", Trajectory)
         for end in user_turn_ends(trajectory.messages)
     ] + [
-        demonstration_sample(environment, tokenizer, irrelevant_per_band={}, seed=seed)
+        gold_sample(environment, tokenizer, irrelevant_per_band={}, seed=seed)
         for environment in RecordSource(records / "environments", Environment)
     ]
     return Counter(tuple(sample.ids.tolist()) for sample in samples if len(sample.ids) <= 448)

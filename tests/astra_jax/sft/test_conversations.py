@@ -56,7 +56,7 @@ def test_an_exported_record_is_read_as_the_same_samples(tmp_path: Path, record: 
         messages, tools = (system, user, calls, of_a, of_b, *rest), record.tools  # in the order of the calls
     else:
         tools = tuple(sorted((tool.document for tool in record.all_tools), key=lambda document: document.name))
-        messages = record.demonstrated_messages()
+        messages = record.gold_messages()
     assert user_turn_ends(read.messages) == user_turn_ends(messages)
     for end in user_turn_ends(messages):
         found = render_sample(read.messages[:end], read.tools, tokenizer)

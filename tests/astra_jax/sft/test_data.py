@@ -6,9 +6,9 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from astra_jax.sft.data import SFTSample, demonstration_sample, make_batch, render_sample, user_turn_ends
+from astra_jax.sft.data import SFTSample, gold_sample, make_batch, render_sample, user_turn_ends
 from astra_jax.testing import tiny_environment
-from synthesis.records import Demonstration, Message, ToolCall
+from synthesis.records import Message, ToolCall
 from tests.astra_jax.distractors import with_distractors
 
 TOOLS = tuple(tool.document for tool in tiny_environment().tools)
@@ -85,27 +85,13 @@ def test_over_all_samples_every_answer_to_a_user_has_loss_exactly_once(tokenizer
 
 def test_a_gold_episode_mixes_distractors_in_and_teaches_only_the_assistant(tokenizer):
     environment = with_distractors(tiny_environment(), per_band=2)
-    sample = demonstration_sample(
-        environment, tokenizer, irrelevant_per_band={"high": 2, "medium": 2, "low": 2}, seed=0
-    )
+    sample = gold_sample(environment, tokenizer, irrelevant_per_band={"high": 2, "medium": 2, "low": 2}, seed=0)
     text = tokenizer.decode(sample.ids)
     assert all(f'"{tool.document.name}"' in text for tool in environment.all_tools)
     spoken = [message for message in environment.gold_messages() if message.role == "assistant"]
     assert text_with_loss(sample, tokenizer).count("<|im_end|>") == len(spoken)
-    again = demonstration_sample(environment, tokenizer, irrelevant_per_band={"high": 2, "medium": 2, "low": 2}, seed=0)
+    again = gold_sample(environment, tokenizer, irrelevant_per_band={"high": 2, "medium": 2, "low": 2}, seed=0)
     np.testing.assert_array_equal(sample.ids, again.ids)
-
-
-def test_a_demonstration_stands_in_the_place_of_the_gold_episode_beside_the_distractor_that_it_calls(tokenizer):
-    environment = with_distractors(tiny_environment(), per_band=2)
-    gold = environment.gold_messages()
-    messages = (gold[0], says("", "low_1"), answers('"low_1"'), *gold[1:])
-    demonstration = Demonstration(habit="calls_distractor", messages=messages)
-    environment = environment.model_copy(update={"demonstration": demonstration})
-    for seed in range(8):
-        sample = demonstration_sample(environment, tokenizer, irrelevant_per_band={"low": 1}, seed=seed)
-        assert '"name": "low_1", "description"' in tokenizer.decode(sample.ids)
-        assert '{"name": "low_1", "arguments"' in text_with_loss(sample, tokenizer)
 
 
 def of_length(length: int) -> SFTSample:

@@ -26,10 +26,13 @@ from tests.synthesis.environments.made import tiny_config
         ({"quality_threshold": {"value": 0.9}}, "valid number"),
         ({"lookups": {"single_hop": {1: 1.0}}}, "no numbers of tool calls for multi_hop, parallel"),
         ({"unseen": "tools"}, "disjoint_from is empty; name the directories whose tools are not to occur"),
-        ({"demonstrations": {"recovers": 0.6, "gives_up": 0.5}}, "sum to at most 1, found 1.1"),
         (
             {"difficulty": "hard", "unseen": "tools", "disjoint_from": ["training"]},
             'difficulty = "hard" does not go with unseen tools',
+        ),
+        (
+            {"difficulty": "reworded", "varieties": {"stateful": 1.0}},
+            'difficulty = "reworded" does not go with a .teacher. or stateful varieties',
         ),
     ],
 )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from pathlib import Path
 
 import pytest
 
@@ -22,7 +21,6 @@ from synthesis.procedural.worlds import domains
 from synthesis.questions.decomposition import QAInstance
 from synthesis.questions.knowledge import Knowledge
 from synthesis.record_io import write_records
-from synthesis.records import Demonstration, Environment, Message
 from synthesis.stage import Rejected
 from tests.synthesis.altered import altered
 from tests.synthesis.environments.made import all_kept, read, tiny_config, verdict
@@ -36,28 +34,27 @@ VARIETIES: Mapping[Variety, float] = {"plain": 0.8, "stateful": 0.2}
 def held_out(tmp_path_factory, here):
     """A training split of every variety of tool, and a few environments of three splits that are held out from it."""
     training = tiny_config(
-        seed=0, count=24, out=tmp_path_factory.mktemp("held_out") / "training", domains=DOMAINS, varieties=VARIETIES
+        seed=1, count=24, out=tmp_path_factory.mktemp("held_out") / "training", domains=DOMAINS, varieties=VARIETIES
     )
     further = held_out_configs(training)
-    for config in (training, further["rl_environments"], further["heldout_tools"], further["heldout_domains"]):
-        made = tuple(folder for folder in config.disjoint_from if folder.name in ("training", "rl_environments"))
-        all_kept(altered(config, count=24 if config is training else 12, disjoint_from=made), here)
+    for config in (training, *further.values()):
+        all_kept(altered(config, count=24 if config is training else 12), here)
     return {"training": training.out, **{name: config.out for name, config in further.items()}}
 
 
 @pytest.mark.parametrize(
-    ("split", "other", "levels"),
+    ("split", "levels"),
     [
-        ("rl_environments", "training", ("entities", "answers")),
-        *(("heldout_tools", other, ("entities", "answers", *TOOLS)) for other in ("training", "rl_environments")),
-        *(("heldout_domains", other, ("domains", *TOOLS)) for other in ("training", "rl_environments")),
+        ("heldout", ("entities", "answers")),
+        ("heldout_tools", ("entities", "answers", *TOOLS)),
+        ("heldout_domains", ("domains", *TOOLS)),
     ],
 )
-def test_a_split_shares_nothing_of_its_level_with_another(held_out, split, other, levels):
-    shared = shared_between(held_out[split], held_out[other])
+def test_a_split_shares_nothing_of_its_level_with_the_training(held_out, split, levels):
+    shared = shared_between(held_out[split], held_out["training"])
     assert not any(shared[level] for level in levels)
     assert shared["domains"] == (0 if "domains" in levels else len(DOMAINS))
-    assert any(shared[level] for level in TOOLS) is (split == "rl_environments")
+    assert any(shared[level] for level in TOOLS) is (split == "heldout")
 
 
 def test_held_out_splits_are_environments_like_any_other(held_out, sandbox_url):
@@ -98,7 +95,7 @@ def test_an_environment_that_would_share_is_rejected(unseen, reason, held_out, t
     )
     report = asyncio.run(synthesize_environments(config, HabitualTeacher(), here))
     assert report.kept > 0
-    assert report.rejected[reason] == 2, report.closing_line()
+    assert report.rejected[reason] >= 2, report.closing_line()
     shared = shared_between(config.out, held_out["training"])
     assert not any(shared[level] for level in TOOLS)
 
@@ -130,13 +127,10 @@ def question(*answers: object, answer: object = 7, entities: tuple[str, ...] = (
     return QAInstance.model_validate({**asked, "answer": answer, "nodes": nodes, "entities": entities})
 
 
-def taken_from(folder: Path, environment: Environment) -> TakenValues:
-    write_records(folder, [environment], kind="environment")
-    return TakenValues([folder])
-
-
 def test_entities_and_answers_of_another_split_are_taken_whether_upper_or_lower_case(tmp_path):
-    taken = taken_from(tmp_path / "other", tiny_environment())  # about the owner of Amber Falcon, which costs 2150
+    # About the owner of Amber Falcon, which costs 2150.
+    write_records(tmp_path / "other", [tiny_environment()], kind="environment")
+    taken = TakenValues([tmp_path / "other"])
     for asked, shared in (
         (question(7, entities=("Nobody",)), set()),
         (question(2150), {"2150"}),
@@ -145,21 +139,6 @@ def test_entities_and_answers_of_another_split_are_taken_whether_upper_or_lower_
         (question(True), set()),
     ):
         assert taken.shared_with(asked) == shared
-
-
-def test_values_in_calls_and_responses_of_a_demonstration_are_taken_but_no_errors(tmp_path):
-    environment = tiny_environment()
-    gold = environment.gold_messages()
-    asks = altered(gold[1].tool_calls[0], id="habit", arguments={"owner": "Misty Lynx"})
-    call = altered(gold[1], tool_calls=(asks,))
-    told = Message(role="tool", content='{"flat": "Blue Door", "rooms": 3}', tool_call_id="habit")
-    failed = altered(told, content="Silver Fox", is_error=True)
-    plain = altered(told, content="Green Gate")  # no JSON: a text by itself
-    turns = (call, told, call, plain, call, failed)
-    demonstration = Demonstration(habit="one_call_too_many", messages=(*gold[:-1], *turns, gold[-1]))
-    taken = taken_from(tmp_path / "other", altered(environment, demonstration=demonstration))
-    asked = question(entities=("Misty Lynx", "blue door", "3", "Silver Fox", "Green Gate"))
-    assert taken.shared_with(asked) == {"misty lynx", "blue door", "green gate"}
 
 
 def test_tools_and_domains_are_taken_if_they_must_be_unseen(tmp_path):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from astra_jax.testing import tiny_environment
 from synthesis.records import (
-    Demonstration,
     Environment,
     IrrelevantTool,
     Message,
@@ -18,7 +17,7 @@ from tests.synthesis.trajectories.servers import HOTELS, task
 
 
 def environments() -> list[Environment]:
-    """Answers of digits, of a date and of a number; distractors, a state, a habit, a question back."""
+    """Answers of digits, of a date and of a number; distractors, a state, a question back."""
     plain = tiny_environment()
     # Another owner's tables have other keys, and in another order than the alphabet's.
     digits = tiny_environment(owner="Zinc Owl", flat="0042", rent=7).model_copy(
@@ -31,21 +30,10 @@ def environments() -> list[Environment]:
     rival = IrrelevantTool(tool=distractor, band="high", similarity=1.0, cosine=0.5, arguments={"owner": "Tin Mole"})
     mixed = tiny_environment(flat="2026-11-23").model_copy(update={"id": "mixed", "irrelevant_tools": (rival,)})
     with_state = plain.model_copy(update={"id": "state", "state": {"n": "01"}, "final_state": {"n": 1}})
-    call = ToolCall(id="c1", name="find_flat", arguments={"owner": "Quartz Heron"})
-    repeated = (
-        Message(role="user", content=plain.question),
-        Message(role="assistant", reasoning_content="once", tool_calls=(call,)),
-        Message(role="tool", content='"Amber Falcon"', tool_call_id="c1"),
-        Message(role="assistant", reasoning_content="again", tool_calls=(call,)),
-        Message(role="tool", content='"Amber Falcon"', tool_call_id="c1"),
-        Message(role="assistant", content="2150."),
-    )
-    shown = Demonstration(habit="repeats_call", messages=repeated)
-    habit = plain.model_copy(update={"id": "habit", "demonstration": shown})
     asked = (SubQuestion(id="q1", question="Which owner?", answer=None),)
     asks_back = {"expectation": "ask_back", "missing": "owner", "sub_questions": asked, "composition": None}
     asks = plain.model_copy(update={"id": "asks", **asks_back})
-    return [record.sealed() for record in (plain, digits, mixed, with_state, habit, asks)]
+    return [record.sealed() for record in (plain, digits, mixed, with_state, asks)]
 
 
 def trajectory(*messages: Message) -> Trajectory:
