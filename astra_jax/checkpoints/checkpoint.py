@@ -48,7 +48,8 @@ from astra_jax.checkpoints.hf import PIECE_BYTES
 from astra_jax.errors import AstraError
 from astra_jax.mesh.hosts import gather_bytes_from_hosts
 from astra_jax.mesh.placement import sharded_shapes
-from astra_jax.model.config import ModelConfig, ModelOverrides, Params
+from astra_jax.model.config import AdaptedModel, ModelConfig, ModelOverrides, Params
+from astra_jax.model.lora import learnt
 from astra_jax.model.qwen3 import abstract_params
 from astra_jax.model.sharding import require_divisible
 from synthesis.run.destination import write_whole
@@ -111,6 +112,7 @@ class TrainState:
     step: int
     """Optimiser updates done."""
     params: Params
+    """All parameters; a checkpoint has what the run learns, which may be adapters alone."""
     optimizer_state: Any
     data_position: dict[str, Any]
     """Position in the data, as JSON. SFT: empty, since its step is the whole position. RL: the number of submitted
@@ -155,11 +157,12 @@ class Checkpoints:
         path = self.directory / f"{state.step:08d}"
         with told_as_os_errors(path):
             _clear(path)
-        _require_room(path, (state.params, state.optimizer_state))
+        params = learnt(state.params)
+        _require_room(path, (params, state.optimizer_state))
         train = {"optimizer_state": state.optimizer_state}
         # Each part is copied to the host before this returns: the next step may donate the arrays.
         parts = [
-            _begin_part(path, "params", state.params, self.config.model_dump(mode="json"), _chunks(state.params)),
+            _begin_part(path, "params", params, self.config.model_dump(mode="json"), _chunks(params)),
             _begin_part(path, "train", train, {name: getattr(state, name) for name in _DESCRIBED}),
         ]
         self._writing = self._writer.submit(self._finish, parts, state.step)
@@ -226,10 +229,10 @@ class Checkpoints:
     def _restore(self, path: Path, optimizer: optax.GradientTransformation, mesh: Mesh | None) -> TrainState:
         found = read_model(path)
         # Compared as HuggingFace configs: remat and the numerics of products may change when a run resumes.
-        if found.to_hf() != self.config.to_hf():
+        if (found.to_hf(), found.lora) != (self.config.to_hf(), self.config.lora):
             raise CheckpointError(f"{path} holds another model: expected {self.config}, found {found}")
         described = json.loads((path / "train.json").read_text(encoding="utf-8"))
-        params = abstract_params(self.config)
+        params = learnt(abstract_params(self.config))
         optimizer_state = sharded_shapes(jax.eval_shape(optimizer.init, params), mesh)
         train = _read_part(path, "train", {"optimizer_state": optimizer_state})
         return TrainState(
@@ -277,7 +280,7 @@ def read_model(path: Path) -> ModelConfig:
             raise CheckpointError(f"{path}: not a checkpoint folder, since it holds no params.json; try a sub-folder")
         text = description.read_bytes()
     try:
-        return ModelConfig.model_validate_json(text)
+        return (AdaptedModel if b'"adapters"' in text else ModelConfig).model_validate_json(text)
     except ValidationError as error:
         raise CheckpointError(f"{description} is damaged: {error.errors()[0]['msg']}; restore it") from error
 
@@ -292,6 +295,8 @@ def load_params(
         ConfigError: the mesh does not fit its model.
     """
     config = overrides.of(read_model(path))
+    if config.lora is not None:
+        raise CheckpointError(f"{path} holds adapters alone; name the run's `policy` folder, which has them merged")
     require_divisible(config, mesh)
     require_whole(path)
     with told_as_os_errors(path := in_bucket(path)):

@@ -274,7 +274,7 @@ def _add_plan(commands: Commands) -> None:
         "Compiles every step of `astra sft CONFIG` or `astra rl CONFIG` for a pod; exit 1 where one does not fit."
     )
     plan.set_defaults(patience_seconds=0.5)  # it holds nothing, and compilers hear no signal
-    plan.add_argument("--topology", required=True, metavar="T", help="e.g. v5p:4x4x4, v5e:16x16, v6e:8x8")
+    plan.add_argument("--topology", required=True, metavar="T", help="e.g. v5p:4x4x4, v5e:2x4, v6e:1x1, h100:8")
 
 
 def _plan(options: argparse.Namespace) -> int | None:

@@ -5,7 +5,7 @@ The kernel reads pages where they lie and copies none.
 Dimensions as in `kv_pages`; X = 2K: the keys of a head are followed by its values. A new token is written to its
 page before the kernel is called, which then finds all tokens of a row in the pages of one table.
 
-Decided: docs/decisions/rl.md, “On TPU the page pool has the layout of JAX's ragged kernel”.
+Decided: docs/decisions/rl.md, “Attention reads pages in place, on TPU by JAX's kernel, on a GPU by our own”.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ It is written with Pallas and its Triton backend, and copies no page.
 Dimensions as in `kv_pages`; R rows · Y queries × heads of a row that share a key head · C parts of a sequence, so that
 few sequences keep the whole GPU busy.
 
-Decided: docs/decisions/rl.md, “A GPU kernel of our own reads pages in place”.
+Decided: docs/decisions/rl.md, “Attention reads pages in place, on TPU by JAX's kernel, on a GPU by our own”.
 """
 
 from __future__ import annotations

@@ -19,6 +19,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from astra_jax.config import ConfigError
 from astra_jax.model.config import ModelConfig, Params
 from astra_jax.model.families import PARAMETER_AXES
+from astra_jax.model.lora import merged_layer
 from astra_jax.model.qwen3 import abstract_params, layers_apart
 from astra_jax.model.sharding import MESH_AXES, MeshConfig, is_matrix, spec
 
@@ -50,7 +51,7 @@ def rollout_mesh(config: MeshConfig | None, mesh: Mesh | None) -> Mesh | None:
 
 def laid_out_for_decoding(config: ModelConfig, mesh: Mesh | None, params: Params) -> Params:
     """Return a learner's weights laid out for decoding, layers apart; arrays outside the layers may be shared."""
-    if mesh is None and config.dtype == config.param_dtype:
+    if mesh is None and config.dtype == config.param_dtype and config.lora is None:
         return layers_apart(params)
     return weights_for_decoding(config, mesh)(params)
 
@@ -59,8 +60,9 @@ def laid_out_for_decoding(config: ModelConfig, mesh: Mesh | None, params: Params
 def weights_for_decoding(config: ModelConfig, mesh: Mesh | None) -> Callable[[Params], Params]:
     """Return the function that lays out a learner's `Params` for decoding on `mesh`; on one device it converts them.
 
-    Matrices are converted to the type that the model computes in. Norms and biases stay as they are: norms are computed
-    in float32. So the policy stays the same. Beside both layouts only one layer, or the embeddings, exist whole.
+    Matrices are converted to the type that the model computes in. Norms and biases stay as they are: norms are
+    computed in float32. So the policy stays the same; adapters are merged into their matrices. Beside both layouts
+    only one layer, or the embeddings, exist whole.
     """
 
     def laid_out(weights: Params, *of: str) -> Params:
@@ -71,7 +73,7 @@ def weights_for_decoding(config: ModelConfig, mesh: Mesh | None) -> Callable[[Pa
 
     def of_layer(layers: Params, number: jax.Array) -> Params:
         own = {name: jax.lax.dynamic_index_in_dim(leaf, number, keepdims=False) for name, leaf in layers.items()}
-        return laid_out(own, "layers")
+        return laid_out(merged_layer(config, own), "layers")
 
     places = None if mesh is None else places_for_decoding(config, mesh)
     outside_places = places and {name: place for name, place in places.items() if name != "layers"}
@@ -89,7 +91,7 @@ def weights_for_decoding(config: ModelConfig, mesh: Mesh | None) -> Callable[[Pa
 
 def places_for_decoding(config: ModelConfig, mesh: Mesh) -> Params:
     """Return the sharding of each array for decoding, layers apart."""
-    params = abstract_params(config)
+    params = abstract_params(config.with_lora(None))
     layer = {name: NamedSharding(mesh, spec(*PARAMETER_AXES["layers", name][1:])) for name in params["layers"]}
     outside = {name: NamedSharding(mesh, spec(*PARAMETER_AXES[name,])) for name in params if name != "layers"}
     return outside | {"layers": (layer,) * config.num_layers}

@@ -15,8 +15,9 @@ import optax
 from jax.sharding import AbstractMesh, Mesh, NamedSharding
 
 from astra_jax.config import ConfigError
-from astra_jax.model.config import Params
+from astra_jax.model.config import ModelConfig, Params
 from astra_jax.model.context_parallel import balance, balanced_tokens
+from astra_jax.model.lora import init_adapters, joined
 from astra_jax.model.sharding import (
     TPU_LANES,
     TPU_PREFIX_BLOCK,
@@ -61,6 +62,11 @@ def place_params(params: Params, mesh: Mesh | None) -> Params:
         params,
         param_shardings(params, mesh),
     )
+
+
+def with_adapters(config: ModelConfig, params: Params, seed: int, mesh: Mesh | None) -> Params:
+    """Return the parameters with new adapters beside them, if the model has any."""
+    return params if config.lora is None else joined(params, place_params(init_adapters(config, seed), mesh))
 
 
 def on_devices(of_rows: T) -> T:

@@ -18,4 +18,6 @@ families           The families of dense models: what sets one apart, in one tab
 packed_attention   Rows of several segments on a GPU: cuDNN's packed layout, in which each segment is a sequence of its
                    own.
 projection         Products of activations and weights, in the form that a backend multiplies fastest.
+lora               Adapters of low rank (LoRA, arXiv 2106.09685): the matrices that a run learns, beside weights that
+                   stay as they are.
 """

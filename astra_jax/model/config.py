@@ -33,6 +33,20 @@ class YarnScaling(Frozen):
     """Rotations in the trained context below which a wavelength is stretched whole; 1 in the paper and in Qwen3."""
 
 
+class LoRA(Frozen):
+    """Low-rank adapters (arXiv 2106.09685): each target W of a layer computes x·W + 2·(x·A)·B.
+
+    A and B are learnt, in float32; all other weights are frozen. Sampling and policies have the sum in place of W.
+    """
+
+    rank: int = Field(gt=0)
+    """Columns of A and rows of B."""
+    targets: tuple[Literal["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"], ...] = Field(
+        default=("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"), min_length=1
+    )
+    """Matrices of every layer that have an adapter; all by default."""
+
+
 class ModelConfig(Frozen):
     """Family, sizes and numerics of one dense model; frozen and hashable: a static argument of jitted functions."""
 
@@ -79,6 +93,16 @@ class ModelConfig(Frozen):
         if self.head_dim % 2:
             raise ValueError(f"head_dim must be even (rope rotates pairs), found {self.head_dim}")
         return self
+
+    @property
+    def lora(self) -> LoRA | None:
+        """Adapters of a run that learns nothing else; a policy has none."""
+        return None
+
+    def with_lora(self, lora: LoRA | None) -> ModelConfig:
+        """Return the model with these adapters, or without any."""
+        values = {name: getattr(self, name) for name in ModelConfig.model_fields}
+        return ModelConfig(**values) if lora is None else AdaptedModel(**values, adapters=lora)
 
     @property
     def of_family(self) -> Family:
@@ -239,6 +263,17 @@ def _stated_rope(read: Mapping[str, Any], ropes: Sequence[Mapping[str, Any]]) ->
                 )
             stated[key] = value
     return stated
+
+
+class AdaptedModel(ModelConfig):
+    """A model that learns adapters alone."""
+
+    adapters: LoRA
+
+    @property
+    def lora(self) -> LoRA | None:
+        """The adapters."""
+        return self.adapters
 
 
 class ModelOverrides(Frozen):

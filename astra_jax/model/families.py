@@ -89,4 +89,12 @@ WEIGHTS = (
 )
 """Every weight of every family, in the order in which they are written; a model has those that its module has."""
 
-PARAMETER_AXES: Mapping[tuple[str, ...], tuple[str, ...]] = {weight.ours: weight.axes for weight in WEIGHTS}
+_ADAPTERS: dict[tuple[str, ...], tuple[str, ...]] = {}
+for _each in WEIGHTS:
+    if _each.input_axes:  # a matrix: A has its inputs, B its outputs
+        (_layers, *_others), _matrix = _each.axes, _each.ours[-1]
+        _ADAPTERS["layers", f"{_matrix}_a"] = (_layers, *_others[: _each.input_axes], "rank")
+        _ADAPTERS["layers", f"{_matrix}_b"] = (_layers, "rank", *_others[_each.input_axes :])
+
+PARAMETER_AXES: Mapping[tuple[str, ...], tuple[str, ...]] = {each.ours: each.axes for each in WEIGHTS} | _ADAPTERS
+"""Logical axes of each parameter by its path, those of adapters (`model.lora`) included."""

@@ -21,9 +21,18 @@ def model_flops(model: ModelConfig, segment_tokens: Sequence[int], *, logits_tok
     True
     """
     tokens, attended = sum(segment_tokens), sum(count**2 / 2 for count in segment_tokens)
-    # The backward pass has two products for each of the forward pass: one for the input, one for the weight.
     logits_tokens = tokens if logits_tokens is None else logits_tokens
-    return 3.0 * forward_flops(model, tokens, attended, logits_tokens=logits_tokens)
+    return training_flops(model, tokens, attended, logits_tokens=logits_tokens)
+
+
+def training_flops(model: ModelConfig, tokens: int, attended: float, *, logits_tokens: int) -> float:
+    """Return the FLOPs of `forward_flops` and of its backward pass; frozen weights need no gradients."""
+    # The backward pass has two products for each of the forward pass: one for the input, one for the weight.
+    whole = 3.0 * forward_flops(model, tokens, attended, logits_tokens=logits_tokens)
+    if model.lora is None:
+        return whole
+    frozen = model.with_lora(None)
+    return whole - forward_flops(frozen, tokens, 0, logits_tokens=logits_tokens)
 
 
 def forward_flops(model: ModelConfig, tokens: int, attended: float, *, logits_tokens: int) -> float:

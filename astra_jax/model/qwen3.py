@@ -33,6 +33,7 @@ from jax.ad_checkpoint import checkpoint_name
 from astra_jax.model.attention import attention
 from astra_jax.model.config import ModelConfig, Params
 from astra_jax.model.embedding import embed_tokens
+from astra_jax.model.lora import SCALE, adapter_shapes
 from astra_jax.model.projection import project
 from astra_jax.model.remat import MLP_INPUT, remat
 from astra_jax.model.sharding import constrain
@@ -115,12 +116,22 @@ class Layer(nnx.Module):
         self.gate_proj = param(width, mlp)
         self.up_proj = param(width, mlp)
         self.down_proj = param(mlp, width)
+        for name, shape in () if config.lora is None else adapter_shapes(config).items():
+            setattr(self, name, nnx.Param(jnp.zeros(shape, jnp.float32)))
+
+    def _project(self, x: jax.Array, name: str) -> jax.Array:
+        """Multiply with a matrix of the layer, and add the product of its adapter, if it has one."""
+        out, lora = project(x, getattr(self, name)[...]), self.config.lora
+        if lora is None or name not in lora.targets:
+            return out
+        a, b = (getattr(self, f"{name}_{half}")[...] for half in "ab")
+        return out + project(project(x, a), b) * SCALE
 
     def qkv(self, x_BTD: jax.Array, rope: Rope) -> tuple[jax.Array, jax.Array, jax.Array]:
         """Return rotated queries [B, T, N, H] and keys [B, T, K, H], and values [B, T, K, H]."""
         eps, dtype = self.config.rms_norm_eps, x_BTD.dtype
         x_BTD = _rms_norm(x_BTD, self.attention_norm[...], eps)
-        q_BTNH, k_BTKH, v_BTKH = (project(x_BTD, w[...]) for w in (self.q_proj, self.k_proj, self.v_proj))
+        q_BTNH, k_BTKH, v_BTKH = (self._project(x_BTD, f"{name}_proj") for name in "qkv")
         if self.config.of_family.attention_bias:
             q_BTNH, k_BTKH = q_BTNH + self.q_bias[...].astype(dtype), k_BTKH + self.k_bias[...].astype(dtype)
             v_BTKH = v_BTKH + self.v_bias[...].astype(dtype)
@@ -130,11 +141,11 @@ class Layer(nnx.Module):
 
     def residual(self, x_BTD: jax.Array, attended_BTNH: jax.Array) -> jax.Array:
         """Return the block's output [B, T, D], from its input and the output of its heads."""
-        x_BTD = checkpoint_name(x_BTD + project(attended_BTNH, self.o_proj[...]), MLP_INPUT)
+        x_BTD = checkpoint_name(x_BTD + self._project(attended_BTNH, "o_proj"), MLP_INPUT)
         normed_BTD = _rms_norm(x_BTD, self.mlp_norm[...], self.config.rms_norm_eps)
-        gate_BTF = jax.nn.silu(project(normed_BTD, self.gate_proj[...]))
-        up_BTF = project(normed_BTD, self.up_proj[...])
-        return x_BTD + project(gate_BTF * up_BTF, self.down_proj[...])
+        gate_BTF = jax.nn.silu(self._project(normed_BTD, "gate_proj"))
+        up_BTF = self._project(normed_BTD, "up_proj")
+        return x_BTD + self._project(gate_BTF * up_BTF, "down_proj")
 
     def __call__(
         self, x_BTD: jax.Array, rope: Rope, segment_ids_BT: jax.Array, prefix_ids_BT: jax.Array | None = None

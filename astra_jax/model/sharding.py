@@ -29,6 +29,7 @@ LOGICAL_TO_MESH: Mapping[str, str | tuple[str, ...] | None] = {
     "head_dim": None,
     "mlp": "tensor",
     "norm": None,
+    "rank": None,
     "hidden": None,
     "slots": None,
 }
@@ -146,7 +147,7 @@ def is_matrix(*path: str) -> bool:
     >>> is_matrix("layers", "q_proj"), is_matrix("layers", "q_norm"), is_matrix("layers", "q_bias")
     (True, False, False)
     """
-    return "embed" in PARAMETER_AXES[path]
+    return not {"embed", "rank"}.isdisjoint(PARAMETER_AXES[path])
 
 
 def parameter_path(path: jax.tree_util.KeyPath) -> tuple[str, ...]:

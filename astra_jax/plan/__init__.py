@@ -1,7 +1,7 @@
 """The needs of a step on a pod that is not there: memory, FLOPs, traffic, and the bound on its time.
 
 plan             `astra plan`: compiles the steps of a run for a pod that is not there, and tells their memory and time.
-chips            Data sheets of TPU chips, per chip.
+chips            Data sheets of TPU chips and of GPUs, per chip.
 costs            FLOPs, bytes and collectives of a step, counted from its jaxpr: loops by their trip count.
 learner_steps    The learner's steps of `astra sft` and `astra rl`, ready to be compiled for a plan.
 abstract_step    A jitted step of a run with the shapes of its arguments on a mesh; nothing is allocated.

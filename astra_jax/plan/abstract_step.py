@@ -11,8 +11,9 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh
 
-from astra_jax.model.config import ModelConfig
+from astra_jax.model.config import ModelConfig, Params
 from astra_jax.model.flops import matrix_parameters
+from astra_jax.model.lora import learnt
 from astra_jax.model.qwen3 import abstract_params
 from astra_jax.plan.costs import Kernels
 
@@ -72,12 +73,16 @@ def partitioner_bytes(model: ModelConfig, mesh: Mesh, tokens: int, *, trains: bo
     found = {}
     stored, tensor = mesh.shape["fsdp"] * mesh.shape["context"], mesh.shape["tensor"]
     if stored > 1:
-        layers = sum(leaf.size for leaf in jax.tree.leaves(abstract_params(model)["layers"]))
-        wire = parts * layers / tensor * (stored - 1) / stored
-        found["all_gather of weights over fsdp × context"] = passes * wire * itemsize
+        share = parts / tensor * (stored - 1) / stored * itemsize
+        params = abstract_params(model)
+        found["all_gather of weights over fsdp × context"] = passes * share * _size_of_layers(params)
         if trains:
-            found["reduce_scatter of weights over fsdp × context"] = wire * itemsize
+            found["reduce_scatter of weights over fsdp × context"] = share * _size_of_layers(learnt(params))
     if tensor > 1:
         sums = passes * 2 * model.num_layers * tokens * model.hidden_size * itemsize
         found["all_reduce of activations over tensor"] = sums * 2 * (tensor - 1) / tensor
     return found
+
+
+def _size_of_layers(params: Params) -> int:
+    return sum(leaf.size for leaf in jax.tree.leaves(params["layers"]))

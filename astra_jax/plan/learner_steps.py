@@ -14,8 +14,9 @@ from jax.sharding import Mesh, NamedSharding
 from astra_jax.mesh.placement import padded_tokens, segment_multiple, sharded_shapes, shards_of
 from astra_jax.model.config import ModelConfig, Params
 from astra_jax.model.context_parallel import balance
-from astra_jax.model.flops import forward_flops
+from astra_jax.model.flops import training_flops
 from astra_jax.model.logprobs import token_chunk
+from astra_jax.model.lora import learnt
 from astra_jax.model.qwen3 import abstract_params
 from astra_jax.model.sharding import spec
 from astra_jax.model.splash_attention import Segments, kernel_flops
@@ -92,9 +93,10 @@ def _full_rows(config: RLConfig, mesh: Mesh) -> _Rows:
 
 
 def learner_state(config: TrainingConfig, model: ModelConfig, mesh: Mesh) -> tuple[Params, Any]:
-    """Return the shapes of a learner's weights and of its optimiser's state."""
-    params = sharded_shapes(abstract_params(model), mesh)
-    return params, sharded_shapes(jax.eval_shape(make_optimizer(config.optimizer, _STEPS).init, params), mesh)
+    """Return the shapes of a learner's weights, adapters among them, and of its optimiser's state."""
+    params = sharded_shapes(abstract_params(model.with_lora(config.lora)), mesh)
+    moments = jax.eval_shape(make_optimizer(config.optimizer, _STEPS).init, learnt(params))
+    return params, sharded_shapes(moments, mesh)
 
 
 def splash(model: ModelConfig, mesh: Mesh, tokens: int, rows: int, segments: Segments | None = None) -> Kernels:
@@ -116,6 +118,7 @@ def _learner_step(
     rows: _Rows,
     optional: Sequence[str] = (),
 ) -> AbstractStep:
+    model = model.with_lora(config.lora)
     tokens, parts = len(rows.segment_ids_T), config.accumulation
     params, optimizer_state = learner_state(config, model, mesh)
     sharding = NamedSharding(mesh, spec("batch", "sequence"))
@@ -134,7 +137,7 @@ def _learner_step(
     local_tokens = rows_of_part * tokens // mesh.shape["context"]
     in_parts = f", in {parts} parts" if parts > 1 else ""
     num_active = int(rows.is_active_T.sum())
-    flops = forward_flops(model, int((rows.segment_ids_T > 0).sum()), rows.attended, logits_tokens=num_active)
+    flops = training_flops(model, int((rows.segment_ids_T > 0).sum()), rows.attended, logits_tokens=num_active)
     return AbstractStep(
         work=f"{rows.num_rows} rows of {tokens:,} tokens, {num_active:,} of them learnt{in_parts}",
         mesh=mesh,
@@ -146,12 +149,11 @@ def _learner_step(
             "optimiser": bytes_per_chip(optimizer_state),
             "batch": bytes_per_chip(batch),
             # Gradients of one part, beside the sum of the gradients before it.
-            "gradients": bytes_per_chip(params) * (2 if parts > 1 else 1),
+            "gradients": bytes_per_chip(learnt(params)) * (2 if parts > 1 else 1),
             "activations": _kept_activation_bytes(model, local_tokens, mesh),
         },
         resident_bytes={},
-        # The backward pass has two products for each of the forward pass: one for the input, one for the weight.
-        model_flops=3.0 * rows.num_rows * flops,
+        model_flops=rows.num_rows * flops,
         kernels=splash(model, mesh, tokens, rows_of_part, segments),
         partitioner_bytes=partitioner_bytes(model, mesh, local_tokens * parts, trains=True, parts=parts),
         weight_bytes=2 * parts * matrix_bytes(model, mesh),  # forward and backward

@@ -84,6 +84,8 @@ class Plan:
     hbm_bytes: int
     libtpu: str
     """The version of the TPU compiler."""
+    compiled_for: str
+    """The topology that the programs are compiled for: TPUs stand in for GPUs."""
     steps: dict[str, StepPlan]
     rollouts: str | None = None
     """Episodes in flight, in words; None for a run without rollouts."""
@@ -99,6 +101,7 @@ class Plan:
             "topology": self.topology,
             "chips": self.chips,
             "libtpu": self.libtpu,
+            "compiled_for": self.compiled_for,
             "fits": self.fits,
             "rollouts": self.rollouts,
             "steps": {
@@ -119,6 +122,11 @@ class Plan:
         lines = [
             f"{self.topology}: {self.chips} chips of {self.hbm_bytes / _GIB:.0f} GiB; compiled by libtpu {self.libtpu}"
         ]
+        if self.compiled_for != self.topology:
+            lines.append(
+                f"compiled for TPUs in their place ({self.compiled_for}): weights, moments and pages are the same on a "
+                "GPU; temporaries and the kernels' time are not"
+            )
         if self.rollouts is not None:
             lines.append(self.rollouts)
         for name, step in self.steps.items():
@@ -176,14 +184,15 @@ def load_run_config(path: Path, overrides: Sequence[str] = ()) -> SFTConfig | RL
 
 
 def plan(config: SFTConfig | RLConfig, topology: str) -> Plan:
-    """Compile each step of a run with this config on `topology` (e.g. v5p:4x4x4).
+    """Compile each step of a run with this config on `topology` (e.g. v5p:4x4x4, h100:8).
 
     Raises:
         ConfigError: before anything is compiled: there is no such topology, or the run would refuse its config there.
         CheckpointError: the config names no `model`, and `init` is not there.
         CompilerMissing: libtpu is not installed.
     """
-    chip, model, devices = chip_of(topology), _model(config), _devices(topology)
+    (chip, compiled_for), model = chip_of(topology), _model(config)
+    devices = _devices(compiled_for)
     mesh = training_mesh(config.mesh, devices)
     assert mesh is not None  # on TPU there is always one
     rollouts = None
@@ -202,7 +211,8 @@ def plan(config: SFTConfig | RLConfig, topology: str) -> Plan:
         chips=len(devices),
         hbm_bytes=int(chip.hbm_bytes),
         libtpu=importlib.metadata.version("libtpu"),
-        steps={name: _plan_step(name, step, topology, chip) for name, step in abstract_steps.items()},
+        compiled_for=compiled_for,
+        steps={name: _plan_step(name, step, compiled_for, chip) for name, step in abstract_steps.items()},
         rollouts=rollouts,
     )
 

@@ -38,7 +38,8 @@ def rollout_steps(config: RLConfig, model: ModelConfig, mesh: Mesh, learner_mesh
     waits = config.optimizer_waits_on_host
     left = {} if waits else {"optimiser": moments_bytes}
     left["parameters of the learner"] = bytes_per_chip(learnt)
-    laid_out = jax.eval_shape(weights_for_decoding(model, mesh), learnt)
+    learner = model.with_lora(config.lora)
+    laid_out = jax.eval_shape(weights_for_decoding(learner, mesh), learnt)
     params = with_shardings(laid_out, places_for_decoding(model, mesh))
 
     def calls_for(num_groups: int, group_size: int, groups_with_rows: int | None = None) -> dict[str, AbstractStep]:

@@ -112,7 +112,7 @@ class HeldOut:
         self._config, self._held_out = config, held_out
         self._parts, self._mesh, self.best_policy = parts, mesh, best_policy
         rollout = RolloutConfig.model_validate(config.rollout.model_dump() | {"temperature": held_out.temperature})
-        self._engine = RolloutEngine(parts.model_config, parts.tokenizer, sandbox, rollout)
+        self._engine = RolloutEngine(parts.policy_config, parts.tokenizer, sandbox, rollout)
         starts = [
             Start(each, mix_tools(each, irrelevant_per_band=config.irrelevant_per_band, seed=config.seed))
             for each in held_out_environments(held_out, config.environments, config.seed)

@@ -14,7 +14,7 @@ import numpy as np
 from astra_jax.episodes.figures import episode_figures, num_sampled_tokens
 from astra_jax.episodes.rollout import Group
 from astra_jax.model.config import ModelConfig
-from astra_jax.model.flops import forward_flops, utilisation
+from astra_jax.model.flops import training_flops, utilisation
 from astra_jax.rl.batch import RLBatch
 from astra_jax.rl.batch_filling import ScoredGroup
 from astra_jax.rl.rollouts import Filling, Rollouts
@@ -94,7 +94,7 @@ def learner_flops(batch: RLBatch, model_config: ModelConfig) -> float:
     attended = float((np.asarray(batch.positions_BT)[is_real_BT] + 0.5).sum())
     num_tokens, num_learnt = int(is_real_BT.sum()), int(batch.loss_mask_BT.sum())
     # The backward pass has two products for each of the forward pass: one for the input, one for the weight.
-    return 3.0 * forward_flops(model_config, num_tokens, attended, logits_tokens=num_learnt)
+    return training_flops(model_config, num_tokens, attended, logits_tokens=num_learnt)
 
 
 def filling_metrics(batch: Sequence[ScoredGroup[Group]], rollouts: Rollouts, *, step: int) -> dict[str, float]:

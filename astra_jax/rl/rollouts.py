@@ -72,7 +72,7 @@ class Rollouts:
     def __init__(self, config: RLConfig, parts: Parts, sandbox: AsyncSandboxClient, mesh: Mesh | None):
         """Open the environments; nothing is rolled out yet. `mesh` is the mesh that episodes are decoded on."""
         self._config, self._parts, self._mesh = config, parts, mesh
-        self._engine = RolloutEngine(parts.model_config, parts.tokenizer, sandbox, config.rollout)
+        self._engine = RolloutEngine(parts.policy_config, parts.tokenizer, sandbox, config.rollout)
         self._environments = RecordSource(config.environments, Environment)
         require_records(self._environments)
         self.filler: BatchFiller[Group] = BatchFiller(

@@ -16,6 +16,7 @@ from astra_jax.mesh.layouts import rollout_mesh
 from astra_jax.mesh.placement import require_rows
 from astra_jax.metrics_file import last_metric, metric_totals
 from astra_jax.model.config import ModelConfig, Params
+from astra_jax.model.lora import merged
 from astra_jax.model.sharding import require_divisible
 from astra_jax.rl.config import RLConfig, open_rl_run
 from astra_jax.rl.held_out import BestPolicy, HeldOut
@@ -55,7 +56,7 @@ async def run_rl(config: RLConfig, sandbox: AsyncSandboxClient) -> dict[str, Any
         stage = training_stage("RL", config, (config.environments,))
 
         def save(folder: Path, params: Params) -> None:
-            policy = Policy(parts.model_config, params, parts.tokenizer)
+            policy = Policy(*merged(parts.model_config, params), parts.tokenizer)
             save_policy(policy, folder, trained_from=config.init, stage=stage)
 
         held_out = HeldOut(config, config.held_out, parts, sandbox, decode_mesh, BestPolicy(config.out, save))

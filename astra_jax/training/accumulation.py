@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 import jax
 import jax.numpy as jnp
 
+from astra_jax.model.lora import joined, learnt
 from astra_jax.model.qwen3 import Params
 from astra_jax.model.sharding import constrain, constrain_params
 
@@ -25,18 +26,20 @@ def loss_and_gradients(
 ) -> tuple[Any, Params]:
     """Sum `loss_of(params, part)` and its gradients over the `parts` of a batch; part i has the rows i, i + parts, ….
 
-    So no row moves to another device. A loss that is a mean must divide by the number of tokens of the whole batch: a
-    mean of the parts' means would weigh short parts too much. `loss_of` returns the loss and further arrays, which are
-    summed as well. With `skips_empty` nothing is computed for a part that has no loss.
+    Gradients are those of what a run learns: all parameters, or adapters alone. No row moves to another device. A
+    loss that is a mean must divide by the number of tokens of the whole batch: a mean of the parts' means would
+    weigh short parts too much. `loss_of` returns the loss and further arrays, which are summed as well. With
+    `skips_empty` nothing is computed for a part that has no loss.
     """
-    of_part: Any = jax.value_and_grad(loss_of, has_aux=True)
+    of_learnt = learnt(params)
+    of_part: Any = jax.value_and_grad(lambda learnt, part: loss_of(joined(params, learnt), part), has_aux=True)
     if parts == 1:
-        return of_part(params, batch)
+        return of_part(of_learnt, batch)
 
     def add_part(total: tuple[Any, Params], part: Batch) -> tuple[tuple[Any, Params], None]:
         def added() -> tuple[Any, Params]:
             pinned = jax.tree.map(lambda x_BT: constrain(x_BT, "batch", "sequence"), part)
-            return jax.tree.map(jnp.add, total, of_part(params, pinned))
+            return jax.tree.map(jnp.add, total, of_part(of_learnt, pinned))
 
         if not skips_empty:
             return added(), None
@@ -45,6 +48,6 @@ def loss_and_gradients(
 
     of_parts = jax.tree.map(lambda x_BT: x_BT.reshape(-1, parts, *x_BT.shape[1:]).swapaxes(0, 1), batch)
     # Zeros have no place by themselves: constrained, the sum that the scan carries lies where the parameters lie.
-    shapes = jax.eval_shape(of_part, params, jax.tree.map(lambda x_PBT: x_PBT[0], of_parts))
+    shapes = jax.eval_shape(of_part, of_learnt, jax.tree.map(lambda x_PBT: x_PBT[0], of_parts))
     losses, gradients = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
     return jax.lax.scan(add_part, (losses, constrain_params(gradients)), of_parts)[0]

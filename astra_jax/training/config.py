@@ -7,7 +7,7 @@ from typing import Any, Final
 from pydantic import Field, field_validator
 
 from astra_jax.config import Frozen
-from astra_jax.model.config import QWEN3_PRESETS, ModelConfig, ModelOverrides
+from astra_jax.model.config import QWEN3_PRESETS, LoRA, ModelConfig, ModelOverrides
 from astra_jax.model.sharding import MeshConfig
 from astra_jax.training.optimizer import OptimizerConfig
 from astra_jax.training.wandb_run import WandbConfig
@@ -28,6 +28,8 @@ class TrainingConfig(Frozen):
     `init` starts this model from random weights."""
     model_overrides: ModelOverrides = ModelOverrides()
     """Numerics, remat and rope scaling that differ from the model's own."""
+    lora: LoRA | None = None
+    """Adapters of low rank, which alone are learnt; without it all weights are. The policy has them merged."""
     optimizer: OptimizerConfig
     """AdamW and its learning rate."""
     logprob_chunk_tokens: int = Field(default=256, gt=0)

@@ -11,6 +11,7 @@ from pydantic import Field
 
 from astra_jax.config import Frozen
 from astra_jax.model.config import Params
+from astra_jax.model.lora import joined, learnt
 from astra_jax.model.sharding import constrain_params, is_matrix, parameter_path
 
 
@@ -78,19 +79,20 @@ def update_if_finite(
     params: Params,
     optimizer_state: optax.OptState,
 ) -> tuple[Params, optax.OptState, dict[str, jax.Array]]:
-    """Make one update, or change no bit if the loss or the gradients' global norm is not finite.
+    """Make one update of what has `gradients`, or change no bit if loss or the gradients' global norm is not finite.
 
     Both figures are of the whole batch, so all hosts decide alike. They are returned, with whether the update was
     `applied`.
     """
     grad_norm = optax.tree.norm(gradients)
     is_finite = jnp.isfinite(loss) & jnp.isfinite(grad_norm)
-    updates, updated_state = optimizer.update(gradients, optimizer_state, params)
-    updated = optax.apply_updates(params, updates), updated_state
+    before = learnt(params)
+    updates, updated_state = optimizer.update(gradients, optimizer_state, before)
+    updated = optax.apply_updates(before, updates), updated_state
     # A refused update may contain NaN: nothing of it is kept, not even the optimiser's count.
-    kept = jax.tree.map(lambda new, old: jnp.where(is_finite, new, old), updated, (params, optimizer_state))
-    params, optimizer_state = constrain_params(kept)
-    return params, optimizer_state, {"loss": loss, "grad_norm": grad_norm, "applied": is_finite}
+    kept = jax.tree.map(lambda new, old: jnp.where(is_finite, new, old), updated, (before, optimizer_state))
+    after, optimizer_state = constrain_params(kept)
+    return joined(params, after), optimizer_state, {"loss": loss, "grad_norm": grad_norm, "applied": is_finite}
 
 
 def updates_applied(optimizer_state: optax.OptState) -> int:

@@ -12,6 +12,7 @@ Decided: docs/decisions/runs.md, “A step that is not finite is no update”.
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import sys
 from collections.abc import Callable, Coroutine, Mapping, Sequence
@@ -30,9 +31,10 @@ from astra_jax.checkpoints.provenance import training_stage
 from astra_jax.config import ConfigError
 from astra_jax.errors import AstraError
 from astra_jax.mesh.hosts import host_folder
-from astra_jax.mesh.placement import init_optimizer_state, training_mesh
+from astra_jax.mesh.placement import init_optimizer_state, training_mesh, with_adapters
 from astra_jax.metrics_file import read_metrics
 from astra_jax.model.config import ModelConfig, Params
+from astra_jax.model.lora import joined, learnt, merged
 from astra_jax.training.config import TrainingConfig
 from astra_jax.training.metrics import MetricsLog, Progress
 from astra_jax.training.optimizer import make_optimizer
@@ -53,7 +55,13 @@ class Parts(NamedTuple):
 
     mesh: Mesh | None
     model_config: ModelConfig
+    """The learner's model, with its adapters."""
     tokenizer: Tokenizer
+
+    @property
+    def policy_config(self) -> ModelConfig:
+        """The model of a policy, whose adapters are merged."""
+        return self.model_config.with_lora(None)
 
 
 def checked_parts(config: TrainingConfig, tokenizer_folder: Path | None = None) -> Parts:
@@ -74,11 +82,13 @@ def checked_parts(config: TrainingConfig, tokenizer_folder: Path | None = None) 
         if config.model is not None:
             model_config.require_sizes_of(config.model, config.init)
         require_chat_template(config.init, tokenizer)
-        return Parts(mesh, model_config, tokenizer)
+        return Parts(mesh, model_config.with_lora(config.lora), tokenizer)
     if config.model is None or tokenizer_folder is None:
         raise ConfigError(
             "SFT needs `init` (a checkpoint), or both `model` and `tokenizer` to start from random weights"
         )
+    if config.lora is not None:
+        raise ConfigError("`lora` adapts the weights of `init`, which is missing; name it, or leave `lora` out")
     tokenizer = Tokenizer.load(tokenizer_folder)
     config.model.require_vocabulary(tokenizer.vocab_size, tokenizer_folder)
     require_chat_template(tokenizer_folder, tokenizer)
@@ -109,12 +119,17 @@ class TrainingRun:
         self._stack.__exit__(*error)
 
     def restore(self, first_params: Callable[[], Params]) -> TrainState:
-        """Return the state of the newest whole checkpoint; without one the weights of `first_params()` at step 0."""
+        """Return the state of the newest whole checkpoint; without one the weights of `first_params()` at step 0.
+
+        A checkpoint of adapters is joined with these weights.
+        """
         optimizer, mesh = make_optimizer(self._config.optimizer, self._num_steps), self._parts.mesh
         state = self._checkpoints.restore_latest(optimizer, mesh=mesh)
         if state is None:  # only then are the first weights made: two states of a large model do not fit
-            params = first_params()
-            state = TrainState(0, params, init_optimizer_state(optimizer, params, mesh), {})
+            params = with_adapters(self._parts.model_config, first_params(), self._config.seed, mesh)
+            state = TrainState(0, params, init_optimizer_state(optimizer, learnt(params), mesh), {})
+        elif self._config.lora is not None:
+            state = dataclasses.replace(state, params=joined(first_params(), state.params))
         self._log = self._stack.enter_context(
             MetricsLog(
                 self.metrics,
@@ -193,7 +208,7 @@ class TrainingRun:
         self, state: TrainState, record: RunManifest, *, data: Sequence[Path], figures: Mapping[str, Any]
     ) -> dict[str, Any]:
         """Write the policy of the last state, with the names of its `data`, and close the run's record."""
-        policy = Policy(self._parts.model_config, state.params, self._parts.tokenizer)
+        policy = Policy(*merged(self._parts.model_config, state.params), self._parts.tokenizer)
         stage = training_stage(self._stage.upper(), self._config, data)
         save_policy(policy, self._config.out / "policy", trained_from=self._config.init, stage=stage)
         closing = record.finish(figures)

@@ -26,6 +26,7 @@ from astra_jax.model.qwen3 import abstract_params
 from astra_jax.model.sharding import MeshConfig, make_mesh
 from astra_jax.plan import PLAN_ENVIRONMENT
 from astra_jax.plan import plan as plan_module
+from astra_jax.plan.chips import chip_of
 from astra_jax.plan.learner_steps import rl_learner_step
 from astra_jax.plan.plan import Plan, StepPlan, load_run_config, plan
 from astra_jax.plan.rollout_steps import episodes_in_flight, rollout_steps
@@ -206,7 +207,7 @@ def test_a_plan_of_a_checkpoint_that_is_not_there_needs_the_models_name(tmp_path
 def test_a_step_that_does_not_fit_names_a_remedy(pool):
     sizes = {"parameters": 2**29, pool: 2**30, "headroom": -1}
     step = StepPlan("4 rows", 2**31, 0, sizes, 1.0, 1.0, {}, {"hbm": 2.0}, 6, 0.0, False)
-    made = Plan("v5p:4x4x4", 64, 2**30, "0.0.42", {"decode": step}, "4 episodes of 9 tokens in flight")
+    made = Plan("v5p:4x4x4", 64, 2**30, "0.0.42", "v5p:4x4x4", {"decode": step}, "4 episodes of 9 tokens in flight")
     text, answer = made.render(), made.to_json()
     assert text.splitlines()[:2] == [
         "v5p:4x4x4: 64 chips of 1 GiB; compiled by libtpu 0.0.42",
@@ -216,6 +217,18 @@ def test_a_step_that_does_not_fit_names_a_remedy(pool):
     assert "bound by hbm, 3 tokens/s at best" in text
     assert f"the largest category is {pool}: lower groups_per_rollout or rollout.max_response_tokens" in text
     assert (answer["fits"], answer["rollouts"]) == (False, "4 episodes of 9 tokens in flight")
+
+
+def test_a_plan_for_gpus_says_that_tpus_stand_in():
+    chip, compiled_for = chip_of("h100:8")
+    made = Plan("h100:8", 8, int(chip.hbm_bytes), "0.0.42", compiled_for, {})
+    assert made.render().splitlines() == [
+        "h100:8: 8 chips of 76 GiB; compiled by libtpu 0.0.42",
+        "compiled for TPUs in their place (v5p:2x2x2): weights, moments and pages are the same on a GPU; temporaries "
+        "and the kernels' time are not",
+    ]
+    with pytest.raises(ConfigError, match=r"or 1, 2, 4 or 8 of a100, h100, h200 such as h100:8, found 'h100:3'"):
+        chip_of("h100:3")
 
 
 def test_moments_are_counted_where_they_wait_while_episodes_are_rolled_out():
@@ -229,6 +242,23 @@ def test_moments_are_counted_where_they_wait_while_episodes_are_rolled_out():
     assert (nothing, none) == (0, 0)
     # Two float32 moments of 14.8 billion parameters, over 8 chips.
     assert on_chip == on_host == pytest.approx(2 * 4 * config.model.num_parameters / 8, rel=1e-2)
+
+
+def test_a_run_of_adapters_has_moments_and_gradients_of_them_alone_and_two_thirds_of_the_flops():
+    def of(*overrides):
+        config = load_run_config(PAPER_RL, (*_8_CHIPS, "optimizer_waits_on_host=false", *overrides))
+        mesh = training_mesh(config.mesh)
+        rollouts = rollout_steps(config, config.model, rollout_mesh(config.rollout_mesh, mesh), mesh)
+        return rl_learner_step(config, config.model, mesh), rollouts["decode"]
+
+    (whole, decode), (adapted, decode_adapted) = of(), of("lora.rank=16")
+    # Rank 16 beside every matrix of 40 layers: 0.43 % of the parameters, but half of an adapter is not sharded here.
+    for category in ("optimiser", "gradients"):
+        assert adapted.bytes_by_category[category] < 0.025 * whole.bytes_by_category[category]
+    assert 1 < adapted.bytes_by_category["parameters"] / whole.bytes_by_category["parameters"] < 1.025
+    assert 2 / 3 < adapted.model_flops / whole.model_flops < 0.85  # attention has both passes whole
+    assert decode_adapted.bytes_by_category == decode.bytes_by_category, "the adapters are merged"
+    assert decode_adapted.resident_bytes["optimiser"] < 0.025 * decode.resident_bytes["optimiser"]
 
 
 def test_a_step_whose_rows_share_prompts_needs_half_of_the_flops():
