@@ -35,6 +35,7 @@ _QUERIES_AT_ONCE = 32  # as the kernel's own table has it for most shapes
 _ROWS_AT_ONCE = 8  # the queries of all of them are multiplied with the keys of each
 _KEYS_AT_ONCE = 2048
 _PAGES_BYTES_AT_ONCE = 2**22  # in a chip's vector memory, twice: the next pages arrive while these are computed on
+_VECTOR_MEMORY_BYTES = 2**25  # of 2**26 and more; the compiler's own bound of 2**24 is too small for 32 heads on a chip
 
 
 def empty_layer(config: ModelConfig, num_shards: int, num_pages: int, page_tokens: int) -> jax.Array:
@@ -204,5 +205,6 @@ def _attend(q_RQNH: jax.Array, pages_1NBXH: jax.Array, tables_1Rn: jax.Array, st
         sm_scale=head_dim**-0.5,
         num_kv_pages_per_block=min(pages_at_once, tables_Rn.shape[1]),
         num_queries_per_block=min(_QUERIES_AT_ONCE, num_queries * min(rows, _ROWS_AT_ONCE)),
+        vmem_limit_bytes=_VECTOR_MEMORY_BYTES,
     )
     return out_XNH.reshape(q_RQNH.shape)
