@@ -42,8 +42,17 @@ class TrainingConfig(Frozen):
     """Updates between two checkpoints."""
     keep_weights: int | None = Field(default=None, gt=0)
     """Newest checkpoints whose weights are kept; without it all. Optimiser state is kept for the newest two."""
+    profile_steps: tuple[int, int] | None = None
+    """First and last step whose trace is written to OUT/profile, for xprof and Perfetto; without it none."""
     wandb: WandbConfig | None = None
     """Weights & Biases project that shows the run live; without it none. Needs the extra `astra-jax[wandb]`."""
+
+    @field_validator("profile_steps")
+    @classmethod
+    def _in_order(cls, steps: tuple[int, int] | None) -> tuple[int, int] | None:
+        if steps is not None and not 0 <= steps[0] <= steps[1]:
+            raise ValueError(f"expected a first step and a last one, counted from 0, found {list(steps)}")
+        return steps
 
     @field_validator("model", mode="before")
     @classmethod
@@ -60,6 +69,7 @@ MAY_CHANGE: Final = (
     "max_not_finite_steps",
     "logprob_chunk_tokens",
     "model_overrides.remat",
+    "profile_steps",
     "wandb",
 )
 """Keys that may change when a run resumes: they decide devices, memory and kept files, not the result."""

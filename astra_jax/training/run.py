@@ -107,6 +107,7 @@ class TrainingRun:
 
     def __enter__(self) -> TrainingRun:
         self._stack = ExitStack()
+        self._trace: ExitStack | None = None
         # Entered first, so left last: signals are heeded until the last save has ended.
         self._termination = self._stack.enter_context(Termination())
         folder, keep_weights = self._config.out / "checkpoints", self._config.keep_weights
@@ -139,6 +140,7 @@ class TrainingRun:
                 hyperparameters=self._config.model_dump(mode="json"),
             )
         )
+        self._profile(state.step)
         # After a stop because of too many steps that were not applied the count begins at 0 again.
         self._unapplied_in_a_row = unapplied_at_the_end(read_metrics(self.metrics)) % self._config.max_not_finite_steps
         return state
@@ -166,6 +168,7 @@ class TrainingRun:
             Terminated: a signal asked for it; the state is saved.
         """
         step = state.step - 1
+        self._profile(state.step)
         # Before the save: a resume drops lines beyond the state, but a state without its lines would leave a gap.
         self._log.write(step, metrics)
         self._progress.report(step, metrics)
@@ -190,6 +193,18 @@ class TrainingRun:
         if must_end and not is_last:
             self._checkpoints.wait()
             raise Terminated(self._stage, state.step, self._termination.signum)
+
+    def _profile(self, next_step: int) -> None:
+        """Begin or end the trace of `profile_steps`, before `next_step`."""
+        if self._config.profile_steps is None:
+            return
+        first, last = self._config.profile_steps
+        if self._trace is None and first <= next_step <= last:
+            self._trace = self._stack.enter_context(ExitStack())
+            folder = host_folder(self._config.out) / "profile"
+            self._trace.enter_context(jax.profiler.trace(folder, create_perfetto_trace=True))
+        elif self._trace is not None and next_step > last:
+            self._trace.close()
 
     def _save(self, state: TrainState) -> None:
         """Save a state, unless it is saved, after all that a bucket is to hold beside it.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import gc
+import gzip
 import json
 import shutil
 from pathlib import Path
@@ -97,6 +98,16 @@ def test_a_run_that_resumes_holds_one_state(undisturbed, monkeypatch):
     before_bytes = live_bytes()
     run_sft(undisturbed)
     assert held_bytes[0] - before_bytes < 1000 < held_bytes[1] - held_bytes[0]
+
+
+def test_a_trace_of_the_steps_that_a_config_names_is_written_and_changes_nothing(undisturbed, tmp_path):
+    run = undisturbed.model_copy(update={"out": tmp_path / "run", "profile_steps": (4, 5)})
+    run_sft(run)
+    (session,) = (run.out / "profile/plugins/profile").iterdir()
+    assert list(session.glob("*.xplane.pb"))
+    events = json.loads(gzip.decompress((session / "perfetto_trace.json.gz").read_bytes()))["traceEvents"]
+    assert sum(event.get("name") == "PjitFunction(sft_step)" for event in events) >= 2
+    assert curve(run.out) == curve(undisturbed.out)
 
 
 def spoil_batches(monkeypatch, spoiled_steps) -> None:
