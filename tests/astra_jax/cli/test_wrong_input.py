@@ -335,7 +335,7 @@ ROWS = [
     # a URL where a path of this machine is expected
     row("synthesize trajectories trajectories.toml teacher={model='m',cache='URL'}", 2, ": teacher.cache: expected"),
     # plans
-    row("plan PLAN --topology h100:8", 2, "v5p:4x4x4", "'h100:8'"),
+    row("plan PLAN --topology b200:8", 2, "v5p:4x4x4", "'b200:8'"),
     row("plan PLAN --topology v5e:1x1 model=qwen4", 2, "qwen3-14b", "'qwen4'"),
 ]
 
