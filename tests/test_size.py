@@ -49,7 +49,7 @@ LINES = {
     "synthesis/tools": 3_410,
     "synthesis/track": 580,
     "synthesis/trajectories": 2_610,
-    "astra_jax": 23_960,
+    "astra_jax": 24_070,
     "astra_jax/benchmarks": 2_540,
     "astra_jax/chat": 730,
     "astra_jax/checkpoints": 1_770,
@@ -61,12 +61,12 @@ LINES = {
     "astra_jax/model": 2_400,
     "astra_jax/plan": 1_030,
     "astra_jax/recipes": 970,
-    "astra_jax/report": 1_350,
+    "astra_jax/report": 1_360,
     "astra_jax/rl": 1_650,
     "astra_jax/serve": 1_090,
     "astra_jax/sft": 870,
-    "astra_jax/training": 1_120,
-    "tests": 37_680,
+    "astra_jax/training": 1_170,
+    "tests": 37_700,
 }
 """Lines of Python in each package and folder, with the folders in it, and of all tests."""
 LINES_OF_A_FILE_OF_THE_ENGINE = 350

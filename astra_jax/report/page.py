@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from astra_jax.episodes.log import logs_of_run, read_episodes
 from astra_jax.errors import RunUnreadable, first_fault
 from astra_jax.evaluate.side_by_side import EvaluationFigures
-from astra_jax.metrics_file import read_metrics
+from astra_jax.metrics_file import goodput, read_metrics, told_goodput
 from astra_jax.report.charts import LineChart, figure, line_chart
 from astra_jax.report.data_sets import Bar, DataSet
 from astra_jax.report.episodes import PROGRAMS, choose_episodes, policy_name
@@ -97,6 +97,8 @@ class TrainingRun:
     title: str
     num_steps: int
     seconds: float
+    time: str
+    """Shares of its time by cause, in words; empty for a run of an earlier version."""
     charts: list[LineChart]
 
 
@@ -241,6 +243,7 @@ def _training_run(rows: Sequence[dict[str, Any]]) -> TrainingRun:
         title="Reinforcement learning" if is_rl else "Supervised fine-tuning",
         num_steps=len(rows),
         seconds=sum(row.get("seconds", 0.0) for row in rows),
+        time=told_goodput(goodput(rows)),
         charts=[chart for chart in charts if chart is not None],
     )
 

@@ -10,4 +10,6 @@ wandb_run     A Weights & Biases run that follows `metrics.jsonl`; a resume send
 run_record    The folder of a training run or an evaluation, on which all hosts agree before any of them writes.
 termination   Ctrl-C and SIGTERM end every command with one line and no traceback; nothing finished is lost.
 certified     The demand on environments that RL learns from: a whole certificate, and a bound on attacks.
+lost_time     Lost time: the seconds of a run that went into compiling, saving and restoring, and the time of day of
+              each step.
 """

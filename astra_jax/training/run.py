@@ -32,10 +32,11 @@ from astra_jax.config import ConfigError
 from astra_jax.errors import AstraError
 from astra_jax.mesh.hosts import host_folder
 from astra_jax.mesh.placement import init_optimizer_state, training_mesh, with_adapters
-from astra_jax.metrics_file import read_metrics
+from astra_jax.metrics_file import goodput, read_metrics, told_goodput
 from astra_jax.model.config import ModelConfig, Params
 from astra_jax.model.lora import joined, learnt, merged
 from astra_jax.training.config import TrainingConfig
+from astra_jax.training.lost_time import Lost
 from astra_jax.training.metrics import MetricsLog, Progress
 from astra_jax.training.optimizer import make_optimizer
 from astra_jax.training.termination import GivenUp, Terminated, Termination
@@ -108,6 +109,7 @@ class TrainingRun:
     def __enter__(self) -> TrainingRun:
         self._stack = ExitStack()
         self._trace: ExitStack | None = None
+        self._lost = self._stack.enter_context(Lost())
         # Entered first, so left last: signals are heeded until the last save has ended.
         self._termination = self._stack.enter_context(Termination())
         folder, keep_weights = self._config.out / "checkpoints", self._config.keep_weights
@@ -125,12 +127,13 @@ class TrainingRun:
         A checkpoint of adapters is joined with these weights.
         """
         optimizer, mesh = make_optimizer(self._config.optimizer, self._num_steps), self._parts.mesh
-        state = self._checkpoints.restore_latest(optimizer, mesh=mesh)
-        if state is None:  # only then are the first weights made: two states of a large model do not fit
-            params = with_adapters(self._parts.model_config, first_params(), self._config.seed, mesh)
-            state = TrainState(0, params, init_optimizer_state(optimizer, learnt(params), mesh), {})
-        elif self._config.lora is not None:
-            state = dataclasses.replace(state, params=joined(first_params(), state.params))
+        with self._lost.to("restore"):
+            state = self._checkpoints.restore_latest(optimizer, mesh=mesh)
+            if state is None:  # only then are the first weights made: two states of a large model do not fit
+                params = with_adapters(self._parts.model_config, first_params(), self._config.seed, mesh)
+                state = TrainState(0, params, init_optimizer_state(optimizer, learnt(params), mesh), {})
+            elif self._config.lora is not None:
+                state = dataclasses.replace(state, params=joined(first_params(), state.params))
         self._log = self._stack.enter_context(
             MetricsLog(
                 self.metrics,
@@ -170,7 +173,7 @@ class TrainingRun:
         step = state.step - 1
         self._profile(state.step)
         # Before the save: a resume drops lines beyond the state, but a state without its lines would leave a gap.
-        self._log.write(step, metrics)
+        self._log.write(step, {**metrics, **self._lost.line()})
         self._progress.report(step, metrics)
         self._unapplied_in_a_row = 0 if metrics["applied"] else self._unapplied_in_a_row + 1
         are_too_many = self._unapplied_in_a_row >= self._config.max_not_finite_steps
@@ -216,8 +219,9 @@ class TrainingRun:
             return
         if self._claim is not None:
             self._claim.require()
-        publish(host_folder(self._config.out))
-        self._checkpoints.save(state)
+        with self._lost.to("save"):
+            publish(host_folder(self._config.out))
+            self._checkpoints.save(state)
 
     def finish(
         self, state: TrainState, record: RunManifest, *, data: Sequence[Path], figures: Mapping[str, Any]
@@ -227,6 +231,8 @@ class TrainingRun:
         stage = training_stage(self._stage.upper(), self._config, data)
         save_policy(policy, self._config.out / "policy", trained_from=self._config.init, stage=stage)
         closing = record.finish(figures)
+        if shares := goodput(read_metrics(self.metrics)):
+            print(f"{self._stage}: time {told_goodput(shares)}", file=sys.stderr, flush=True)
         publish(host_folder(self._config.out))
         return closing
 

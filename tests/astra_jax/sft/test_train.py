@@ -16,7 +16,7 @@ import pytest
 from astra_jax.checkpoints import checkpoint
 from astra_jax.checkpoints.checkpoint import Checkpoints
 from astra_jax.checkpoints.policy import save_policy
-from astra_jax.metrics_file import read_metrics
+from astra_jax.metrics_file import goodput, read_metrics
 from astra_jax.model.config import ModelConfig
 from astra_jax.model.qwen3 import bind
 from astra_jax.sft.batches import SFTBatches
@@ -108,6 +108,26 @@ def test_a_trace_of_the_steps_that_a_config_names_is_written_and_changes_nothing
     events = json.loads(gzip.decompress((session / "perfetto_trace.json.gz").read_bytes()))["traceEvents"]
     assert sum(event.get("name") == "PjitFunction(sft_step)" for event in events) >= 2
     assert curve(run.out) == curve(undisturbed.out)
+
+
+def test_every_second_of_a_run_that_stopped_and_went_on_has_a_cause(undisturbed, tmp_path, monkeypatch, capsys):
+    run = undisturbed.model_copy(update={"out": tmp_path / "run"})
+    shutil.copytree(undisturbed.out, run.out)
+    shutil.rmtree(run.out / "policy")
+    shutil.rmtree(run.out / "checkpoints" / "00000010")
+    lines = read_metrics(run.out / "metrics.jsonl")
+    for line in lines:  # as if it had been stopped an hour ago
+        line["ended_unix_seconds"] -= 3600
+    (run.out / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    capsys.readouterr()
+    run_sft(run)
+    lines = read_metrics(run.out / "metrics.jsonl")
+    assert lines[9]["restore_seconds"] > 0 == lines[8]["restore_seconds"]
+    assert lines[0]["compile_seconds"] > 0
+    shares, whole = goodput(lines), lines[-1]["ended_unix_seconds"] - lines[0]["ended_unix_seconds"]
+    assert sum(shares.values()) == pytest.approx(1)
+    assert shares["other"] * whole == pytest.approx(3600, rel=0.05)
+    assert "sft: time " in capsys.readouterr().err
 
 
 def spoil_batches(monkeypatch, spoiled_steps) -> None:
