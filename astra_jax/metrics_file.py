@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any, Final
 
 CAUSES: Final = ("useful", "tools", "compile", "evaluation", "save", "restore", "other")
-"""Causes in the order in which they are told: `tools` is the wait for them while no row is sampled, `other` all between
-two steps that has no other name, such as a stopped run's wait for its next command."""
+"""Causes in the order in which they are told. `tools`: the time of rollouts outside the decoder's calls, the wait for
+tools and the host's own work. `other`: all between two steps that has no other name, such as a stopped run's wait for
+its next command, and steps that were lost."""
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:

@@ -14,7 +14,8 @@ those of OUT/ablations.json.
     no_filling              a step learns from one rollout's groups alone
     from_base               RL alone, without SFT
 
-`base`, `sft` and `rl`, the quickstart's own, are always shown.
+`base`, `sft` and `rl`, the quickstart's own, are always shown. The table also has the F1 of the same episodes without
+second calls: without each call that repeats the arguments of the call before it, as the base's calls in doubt do.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
+from statistics import fmean
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -154,7 +156,27 @@ def evaluated(quickstart: Path, name: str, policy: Path, folder: Path) -> dict[s
         settings = {"policy": policy, "environments": environments, "out": out, "seed": seed_of(quickstart)}
         astra("evaluate", "environments", "configs/tiny_evaluation.toml", **settings)
         row[beside] = json.loads((out / "figures.json").read_text())
+        episodes = [json.loads(line) for line in (out / "episodes.jsonl").read_text().splitlines()]
+        row[beside]["f1_without_second_calls"] = fmean(map(f1_without_second_calls, episodes))
     return row
+
+
+def f1_without_second_calls(episode: Mapping[str, Any]) -> float:
+    """Return the F1 of a logged episode without each call of another tool with the arguments of the call before.
+
+    >>> names = ("former_rent", "final_rent")
+    >>> calls = [{"name": name, "arguments": {"flat": "Red Gate"}, "ok": True} for name in names]
+    >>> solved = [{"tool": "former_rent", "solved": True}]
+    >>> round(f1_without_second_calls({"calls": calls, "sub_questions": solved, "num_subtasks": 1}), 3)
+    1.0
+    """
+    kept: list[Mapping[str, Any]] = []
+    for call in episode["calls"]:
+        if not kept or call["arguments"] != kept[-1]["arguments"] or call["name"] == kept[-1]["name"]:
+            kept.append(call)
+    called = {call["name"] for call in kept if call["ok"]}
+    solved = sum(bool(each["solved"]) and each["tool"] in called for each in episode["sub_questions"])
+    return 2 * solved / (len(kept) + episode["num_subtasks"]) if solved else 0.0
 
 
 def write(out: Path, rows: list[dict[str, Any]]) -> None:
@@ -171,14 +193,14 @@ def write(out: Path, rows: list[dict[str, Any]]) -> None:
 def table(rows: list[dict[str, Any]]) -> list[str]:
     """Return the lines of a table: held-out figures, greedy, beside siblings; F1 beside foreign tools comes last."""
     head = ["quickstart", "arm", "F1", "recall", "precision", "calls", "irrelevant", "answers right", "tokens a turn"]
-    head.append("F1 beside foreign tools")
+    head += ["F1 without second calls", "F1 beside foreign tools"]
     lines = [f"| {' | '.join(head)} |", f"|{'---|' * len(head)}"]
     for row in rows:
         shown = [
             "{:.3f} [{:.3f}, {:.3f}]".format(row[each]["f1"], *row[each]["f1_interval"])
             for each in ("siblings", "foreign")
         ]
-        figures = [f"{row['siblings'][name]:.3f}" for name in SHOWN[1:]]
+        figures = [f"{row['siblings'][name]:.3f}" for name in (*SHOWN[1:], "f1_without_second_calls")]
         lines.append(f"| {' | '.join([row['quickstart'], row['arm'], shown[0], *figures, shown[1]])} |")
     return lines
 

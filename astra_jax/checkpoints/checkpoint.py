@@ -227,7 +227,7 @@ class Checkpoints:
         return None
 
     def _restore(self, path: Path, optimizer: optax.GradientTransformation, mesh: Mesh | None) -> TrainState:
-        found = read_model(path)
+        found = _described_model(path)
         # Compared as HuggingFace configs: remat and the numerics of products may change when a run resumes.
         if (found.to_hf(), found.lora) != (self.config.to_hf(), self.config.lora):
             raise CheckpointError(f"{path} holds another model: expected {self.config}, found {found}")
@@ -269,8 +269,15 @@ def read_model(path: Path) -> ModelConfig:
     """Read the model of a checkpoint folder, without its weights.
 
     Raises:
-        CheckpointError: there are none, or their description is damaged.
+        CheckpointError: there are none, or adapters alone, or their description is damaged.
     """
+    model = _described_model(path)
+    if model.lora is not None:
+        raise CheckpointError(f"{path} holds adapters alone; name the run's `policy` folder, which has them merged")
+    return model
+
+
+def _described_model(path: Path) -> ModelConfig:
     path = in_bucket(path)
     description = path / "params.json"
     with told_as_os_errors(path):
@@ -295,8 +302,6 @@ def load_params(
         ConfigError: the mesh does not fit its model.
     """
     config = overrides.of(read_model(path))
-    if config.lora is not None:
-        raise CheckpointError(f"{path} holds adapters alone; name the run's `policy` folder, which has them merged")
     require_divisible(config, mesh)
     require_whole(path)
     with told_as_os_errors(path := in_bucket(path)):

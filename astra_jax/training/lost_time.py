@@ -7,7 +7,7 @@ follows from its lines alone (`metrics_file.goodput`).
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Final
 
@@ -19,8 +19,8 @@ _COMPILES: Final = "/jax/core/compile/backend_compile_duration"
 class Lost:
     """The seconds that this process has lost since its last line, by cause; it listens to JAX's compiler."""
 
-    def __init__(self, clock: Callable[[], float] = time.time) -> None:
-        self._clock, self._seconds = clock, dict.fromkeys(("compile", "save", "restore"), 0.0)
+    def __init__(self) -> None:
+        self._seconds = dict.fromkeys(("compile", "save", "restore"), 0.0)
 
     def __enter__(self) -> Lost:
         jax.monitoring.register_event_duration_secs_listener(self._heard)
@@ -46,4 +46,4 @@ class Lost:
         """Return the figures of a step that ends now, and begin to count anew."""
         figures = {f"{cause}_seconds": round(seconds, 3) for cause, seconds in self._seconds.items()}
         self._seconds = dict.fromkeys(self._seconds, 0.0)
-        return {**figures, "ended_unix_seconds": round(self._clock(), 3)}
+        return {**figures, "ended_unix_seconds": round(time.time(), 3)}

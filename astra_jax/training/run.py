@@ -100,8 +100,17 @@ class TrainingRun:
     """A run while it is at work; each of several hosts makes every call."""
 
     def __init__(self, stage: str, config: TrainingConfig, parts: Parts, *, num_steps: int, shown: Sequence[str]):
-        """Prepare a run of `num_steps` steps; `shown` are the metrics of progress lines."""
+        """Prepare a run of `num_steps` steps; `shown` are the metrics of progress lines.
+
+        Raises:
+            ConfigError: `profile_steps` are not steps of the run.
+        """
         self._stage, self._config, self._parts, self._num_steps = stage, config, parts, num_steps
+        if config.profile_steps is not None and config.profile_steps[1] >= num_steps:
+            raise ConfigError(
+                f"profile_steps ends at step {config.profile_steps[1]}, but the last of {num_steps} steps is "
+                f"{num_steps - 1}; name earlier steps"
+            )
         self.metrics = host_folder(config.out) / "metrics.jsonl"
         self._progress = Progress(stage, num_steps, shown)
         self._unapplied_in_a_row = 0

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from astra_jax.checkpoints.checkpoint import CheckpointError, load_params
+from astra_jax.checkpoints.convert import orbax_to_hf
 from astra_jax.checkpoints.policy import save_policy
 from astra_jax.config import ConfigError
 from astra_jax.mesh.layouts import laid_out_for_decoding
@@ -162,6 +163,8 @@ def test_sft_learns_adapters_alone_and_saves_them_alone(sft, untrained):
     assert np.array_equal(policy["embedding"], untrained.params["embedding"])
     with pytest.raises(CheckpointError, match=r"holds adapters alone; name the run's `policy` folder"):
         load_params(sft.out / "checkpoints" / "00000006")
+    with pytest.raises(CheckpointError, match="holds adapters alone"):
+        orbax_to_hf(sft.out / "checkpoints" / "00000006", sft.out / "hf")
     saved = sum(path.stat().st_size for path in (sft.out / "checkpoints" / "00000006" / "params").rglob("*"))
     whole = sum(path.stat().st_size for path in (sft.out / "policy" / "params").rglob("*"))
     assert saved < 0.8 * whole

@@ -16,6 +16,7 @@ import pytest
 from astra_jax.checkpoints import checkpoint
 from astra_jax.checkpoints.checkpoint import Checkpoints
 from astra_jax.checkpoints.policy import save_policy
+from astra_jax.config import ConfigError
 from astra_jax.metrics_file import goodput, read_metrics
 from astra_jax.model.config import ModelConfig
 from astra_jax.model.qwen3 import bind
@@ -108,6 +109,14 @@ def test_a_trace_of_the_steps_that_a_config_names_is_written_and_changes_nothing
     events = json.loads(gzip.decompress((session / "perfetto_trace.json.gz").read_bytes()))["traceEvents"]
     assert sum(event.get("name") == "PjitFunction(sft_step)" for event in events) >= 2
     assert curve(run.out) == curve(undisturbed.out)
+
+
+def test_a_trace_of_steps_that_the_run_does_not_have_is_refused(undisturbed, tmp_path):
+    run = undisturbed.model_copy(update={"out": tmp_path / "run", "profile_steps": (8, 10)})
+    with pytest.raises(
+        ConfigError, match=r"profile_steps ends at step 10, but the last of 10 steps is 9; name earlier"
+    ):
+        run_sft(run)
 
 
 def test_every_second_of_a_run_that_stopped_and_went_on_has_a_cause(undisturbed, tmp_path, monkeypatch, capsys):
