@@ -38,6 +38,7 @@ def astra_parser() -> Parser:
     _add_rescore(commands)
     _add_convert(commands)
     _add_plan(commands)
+    _add_launch(commands)
     _add_config(commands)
     _add_report(commands)
     return parser
@@ -286,6 +287,39 @@ def _plan(options: argparse.Namespace) -> int | None:
     planned = plan(load_run_config(options.config, options.overrides), options.topology)
     print(json.dumps(planned.to_json()) if options.json else planned.render())
     return None if planned.fits else 1
+
+
+def _add_launch(commands: Commands) -> None:
+    launch = config_command(commands, "launch", "print what starts a run on a TPU pod", _launch)
+    launch.description = (
+        "Prints a JobSet for `kubectl apply -f -`, or a script of `gcloud`, that runs `astra sft CONFIG` or "
+        "`astra rl CONFIG` on every host of a TPU slice. It sends nothing, and holds no secret."
+    )
+    add = launch.add_argument
+    add("--topology", required=True, metavar="T", help="a slice, e.g. v5p:4x4x4, v5e:4x8, v6e:2x4")
+    add("--slices", type=whole_number(1, 256), default=1, help="so many of them; mesh.data is then a multiple")
+    add("--image", required=True, help="a container image with this package, e.g. from deploy/Dockerfile.tpu")
+    add("--on", choices=("gke", "compute-engine"), default="gke", help="the cluster's kind")
+    add("--name", help="of the job; by default that of the config's file")
+    add_sandbox(launch)
+
+
+def _launch(options: argparse.Namespace) -> None:
+    from astra_jax.launch.launch import launch_text
+    from astra_jax.plan.plan import load_run_config
+
+    text = launch_text(
+        load_run_config(options.config, options.overrides),
+        options.config.read_text(encoding="utf-8"),
+        options.overrides,
+        place=options.on,
+        topology=options.topology,
+        slices=options.slices,
+        image=options.image,
+        name=options.name or options.config.stem.lower().replace("_", "-"),
+        sandbox=options.sandbox,
+    )
+    print(text, end="")
 
 
 def _add_config(commands: Commands) -> None:

@@ -21,14 +21,15 @@ from astra_jax.model.config import ModelConfig, Params
 from astra_jax.model.families import PARAMETER_AXES
 from astra_jax.model.lora import merged_layer
 from astra_jax.model.qwen3 import abstract_params, layers_apart
-from astra_jax.model.sharding import MESH_AXES, MeshConfig, is_matrix, spec
+from astra_jax.model.sharding import MESH_AXES, MeshConfig, is_matrix, num_slices, spec
 
 
 def rollout_mesh(config: MeshConfig | None, mesh: Mesh | None) -> Mesh | None:
     """Return the mesh for decoding, over the learner's devices; without a config all axes but `tensor` become `data`.
 
     Raises:
-        ConfigError: the config has another number of devices, or splits sequences; or the learner has no mesh.
+        ConfigError: the config has another number of devices, splits sequences, or lays weights over two TPU slices; or
+            the learner has no mesh.
     """
     if mesh is None:
         if config is not None:
@@ -44,6 +45,11 @@ def rollout_mesh(config: MeshConfig | None, mesh: Mesh | None) -> Mesh | None:
     if math.prod(config.shape) != mesh.size:
         raise ConfigError(
             f"expected a rollout_mesh of the {mesh.size} devices of the mesh, found one of {math.prod(config.shape)}"
+        )
+    if (mesh.size // num_slices(mesh.devices.flat)) % (config.fsdp * config.tensor):
+        raise ConfigError(
+            f"rollout_mesh of fsdp {config.fsdp} × tensor {config.tensor} does not divide a TPU slice of "
+            f"{mesh.size // num_slices(mesh.devices.flat)} chips; only rollout_mesh.data lies over several"
         )
     # The order is the learner's, so that one program can have weights of both meshes; and neighbours stay neighbours.
     return Mesh(mesh.devices.reshape(config.shape), MESH_AXES, axis_types=mesh.axis_types)

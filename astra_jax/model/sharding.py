@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -78,24 +78,36 @@ def constrain(x: jax.Array, *logical: str) -> jax.Array:
     return x if ambient_mesh() is None else jax.lax.with_sharding_constraint(x, spec(*logical))
 
 
+def num_slices(devices: Iterable[jax.Device]) -> int:
+    """Return the number of TPU slices in which the devices lie, each with a network of its own between its chips."""
+    return len({getattr(device, "slice_index", 0) for device in devices if device.platform == "tpu"}) or 1
+
+
 def make_mesh(config: MeshConfig, devices: Sequence[jax.Device] | None = None) -> Mesh:
     """Make the mesh over `devices` (default: all).
 
     Raises:
-        ConfigError: their number is not the product of the axes, or they are of several slices of TPU chips.
+        ConfigError: their number is not the product of the axes, or they are of several slices of TPU chips and `data`
+            is no multiple of those.
     """
     devices = jax.devices() if devices is None else devices
     if math.prod(config.shape) != len(devices):
         sizes = " × ".join(f"{axis} {size}" for axis, size in zip(MESH_AXES, config.shape, strict=True))
         raise ConfigError(f"a mesh of {sizes} needs {math.prod(config.shape)} devices, found {len(devices)}")
-    slices = {getattr(device, "slice_index", 0) for device in devices if device.platform == "tpu"}
-    if len(slices) > 1:
+    slices = num_slices(devices)
+    if config.data % slices:
         raise ConfigError(
-            f"the devices lie in {len(slices)} TPU slices, and a mesh over the network between them is not supported "
-            "yet; run on one larger slice"
+            f"the devices lie in {slices} TPU slices, over which only copies of the weights are laid: expected "
+            f"mesh.data to be a multiple of {slices}, found {config.data}"
         )
     # An axis may take part of a physical axis: 4 x 16 on a torus of 8 x 8.
-    layout = mesh_utils.create_device_mesh(config.shape, devices, allow_split_physical_axes=True)
+    if slices == 1:
+        layout = mesh_utils.create_device_mesh(config.shape, devices, allow_split_physical_axes=True)
+    else:
+        of_slice = (config.data // slices, *config.shape[1:])
+        layout = mesh_utils.create_hybrid_device_mesh(
+            of_slice, (slices, 1, 1, 1), devices, allow_split_physical_axes=True
+        )
     # Auto: the partitioner places the arrays that `constrain` does not.
     return Mesh(layout, MESH_AXES, axis_types=(AxisType.Auto,) * 4)
 

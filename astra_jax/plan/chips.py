@@ -18,13 +18,16 @@ class Chip(NamedTuple):
     hbm_bytes_per_second: float
     interconnect_bytes_per_second: float
     """Peak over all links of the chip together."""
+    between_slices_bytes_per_second: float = 0.0
+    """The chip's share of its host's network; 0 for a GPU."""
 
 
 # cloud.google.com/tpu/docs/v5e, /v5p, /v6e, "System architecture"; interconnect there in Gbit/s: 1,600, 4,800, 3,584.
+# The network between slices: jax-ml.github.io/scaling-book, "TPU specs", 25, 50 and 100 Gbit/s of a chip.
 CHIPS: Mapping[str, Chip] = {
-    "v5e": Chip(197e12, 16 * 2**30, 819e9, 200e9),
-    "v5p": Chip(459e12, 95 * 2**30, 2765e9, 600e9),
-    "v6e": Chip(918e12, 32 * 2**30, 1640e9, 448e9),
+    "v5e": Chip(197e12, 16 * 2**30, 819e9, 200e9, 3.125e9),
+    "v5p": Chip(459e12, 95 * 2**30, 2765e9, 600e9, 6.25e9),
+    "v6e": Chip(918e12, 32 * 2**30, 1640e9, 448e9, 12.5e9),
 }
 
 
@@ -39,7 +42,7 @@ _IN_THEIR_PLACE = {"1": "v5p:1x1x1", "2": "v5p:2x1x1", "4": "v5p:2x2x1", "8": "v
 
 
 def chip_of(topology: str) -> tuple[Chip, str]:
-    """Return the chip of a topology such as v5p:4x4x4 or h100:8, and the topology that its programs are compiled for.
+    """Return the chip of v5p:4x4x4, 2*v5p:4x4x4 (two slices) or h100:8, and what its programs are compiled for.
 
     No GPU's compiler runs without the GPU: TPU v5p stand in for as many GPUs.
 
@@ -49,12 +52,23 @@ def chip_of(topology: str) -> tuple[Chip, str]:
     Raises:
         ConfigError: it is not written so, or its chip is unknown.
     """
-    kind, _, sizes = topology.partition(":")
-    if kind in GPUS and sizes in _IN_THEIR_PLACE:
+    slices, kind, sizes = slices_and_kind(topology)
+    if kind in GPUS and sizes in _IN_THEIR_PLACE and slices == 1:
         return GPUS[kind], _IN_THEIR_PLACE[sizes]
     if kind not in CHIPS or not re.fullmatch(r"[1-9]\d*(x[1-9]\d*)+", sizes):
         raise ConfigError(
-            f"expected a topology of {', '.join(CHIPS)} such as v5p:4x4x4, or 1, 2, 4 or 8 of {', '.join(GPUS)} "
-            f"such as h100:8, found {topology!r}"
+            f"expected a topology of {', '.join(CHIPS)} such as v5p:4x4x4 or 2*v5p:4x4x4, or 1, 2, 4 or 8 of "
+            f"{', '.join(GPUS)} such as h100:8, found {topology!r}"
         )
     return CHIPS[kind], topology
+
+
+def slices_and_kind(topology: str) -> tuple[int, str, str]:
+    """Split a topology into its number of slices, its chip, and the chips along each axis of a slice.
+
+    >>> slices_and_kind("2*v5p:4x4x4"), slices_and_kind("h100:8")
+    ((2, 'v5p', '4x4x4'), (1, 'h100', '8'))
+    """
+    slices = re.match(r"([1-9]\d{0,3})\*", topology)
+    kind, _, sizes = topology[slices.end() if slices else 0 :].partition(":")
+    return int(slices[1]) if slices else 1, kind, sizes

@@ -25,8 +25,9 @@ from astra_jax.config import ConfigError, load_config, read_toml
 from astra_jax.mesh.layouts import rollout_mesh
 from astra_jax.mesh.placement import training_mesh
 from astra_jax.model.config import ModelConfig
+from astra_jax.model.sharding import num_slices
 from astra_jax.plan.abstract_step import AbstractStep
-from astra_jax.plan.chips import Chip, chip_of
+from astra_jax.plan.chips import Chip, chip_of, slices_and_kind
 from astra_jax.plan.compiled_memory import CompilerMissing, compiled_memory
 from astra_jax.plan.costs import Costs, jaxpr_costs
 from astra_jax.plan.learner_steps import rl_learner_step, sft_steps
@@ -66,7 +67,7 @@ class StepPlan:
 
     @property
     def bound(self) -> str:
-        """The part of the chip that takes longest at best: `compute`, `hbm` or `interconnect`."""
+        """What takes longest at best: `compute`, `hbm`, `interconnect` or `network between slices`."""
         return max(self.roofline_seconds, key=lambda name: self.roofline_seconds[name])
 
     @property
@@ -231,8 +232,10 @@ def _model(config: SFTConfig | RLConfig) -> ModelConfig:
 def _devices(topology: str) -> Sequence[jax.Device]:
     if importlib.util.find_spec("libtpu") is None:
         raise CompilerMissing("the TPU compiler libtpu is not installed: pip install 'astra-jax[plan]'")
+    slices, kind, sizes = slices_and_kind(topology)
+    several = {"num_slices": slices} if slices > 1 else {}
     try:
-        return topologies.get_topology_desc(platform="tpu", topology_name=topology).devices
+        return topologies.get_topology_desc(platform="tpu", topology_name=f"{kind}:{sizes}", **several).devices
     except jax.errors.JaxRuntimeError as error:
         raise ConfigError(f"there is no topology {topology!r}: {str(error).splitlines()[0]}") from error
 
@@ -252,6 +255,10 @@ def _plan_step(name: str, step: AbstractStep, topology: str, chip: Chip) -> Step
         memory, from_cache = compiled_memory(traced.lower(), topology=topology, compiler=compiler)
     collective_bytes = {f"{kind} over {axes}": size for (kind, axes), size in sorted(costs.collective_bytes.items())}
     collective_bytes |= step.partitioner_bytes
+    # Whatever goes over `data` is counted as if all of it crossed from slice to slice.
+    crosses = num_slices(step.mesh.devices.flat) > 1
+    crossing = sum(size for name, size in collective_bytes.items() if crosses and "data" in name.partition(" over ")[2])
+    between = {"network between slices": crossing / chip.between_slices_bytes_per_second} if crossing else {}
     peak_bytes = memory.peak_bytes + sum(step.resident_bytes.values())
     # The compiler tells one peak; bytes that follow from shapes are subtracted, and the rest is called temporaries.
     temporaries = max(0, memory.peak_bytes - sum(step.bytes_by_category.values()))
@@ -273,7 +280,8 @@ def _plan_step(name: str, step: AbstractStep, topology: str, chip: Chip) -> Step
         roofline_seconds={
             "compute": costs.flops / chip.flops_per_second,
             "hbm": hbm_bytes / chip.hbm_bytes_per_second,
-            "interconnect": sum(collective_bytes.values()) / chip.interconnect_bytes_per_second,
+            "interconnect": (sum(collective_bytes.values()) - crossing) / chip.interconnect_bytes_per_second,
+            **between,
         },
         tokens=step.tokens,
         compile_seconds=time.monotonic() - started,

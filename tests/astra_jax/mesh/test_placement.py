@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from astra_jax.config import ConfigError
+from astra_jax.mesh.layouts import rollout_mesh
 from astra_jax.mesh.placement import host_shards, training_mesh
 from astra_jax.model import sharding
 from astra_jax.model.sharding import MeshConfig, make_mesh
@@ -23,10 +24,13 @@ def test_without_a_mesh_a_run_uses_the_first_device_on_tpu_under_a_mesh_for_its_
     assert training_mesh(None, chips).tolist() == [[[[chips[0]]]]]
 
 
-def test_a_mesh_over_two_slices_is_refused_in_one_line():
+def test_over_two_slices_lie_only_copies_of_the_weights():
     devices = [SimpleNamespace(platform="tpu", slice_index=index) for index in (0, 0, 1, 1)]
-    with pytest.raises(ConfigError, match=r"^the devices lie in 2 TPU slices, and .* larger slice$"):
+    with pytest.raises(ConfigError, match=r"^the devices lie in 2 TPU slices, .* a multiple of 2, found 1$"):
         make_mesh(MeshConfig(fsdp=4), devices)
+    learner: Any = SimpleNamespace(size=4, devices=np.array(devices).reshape(2, 2, 1, 1))
+    with pytest.raises(ConfigError, match=r"^rollout_mesh of fsdp 1 × tensor 4 does not divide a TPU slice of 2 chips"):
+        rollout_mesh(MeshConfig(tensor=4), learner)
 
 
 def test_a_shard_of_the_batch_is_of_the_host_of_its_first_device(monkeypatch):

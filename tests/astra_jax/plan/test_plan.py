@@ -94,6 +94,26 @@ print(json.dumps(plan(load_run_config(Path(sys.argv[1])), sys.argv[2]).to_json()
 
 @pytest.mark.slow
 @needs_tpu_compiler
+def test_over_two_slices_copies_of_the_weights_exchange_gradients_by_a_network_of_their_own(tmp_path):
+    config = tmp_path / "plan.toml"
+    config.write_text(_TINY.replace("[mesh]\n", "[mesh]\ndata = 2\n").replace("data = 2\ntensor", "data = 4\ntensor"))
+    said = _in_process_of_its_own(_PLAN, str(config), "2*v5e:2x2", XDG_CACHE_HOME=str(tmp_path))
+    found = json.loads(said.splitlines()[-1])
+    assert found["chips"] == 8
+    learner = found["steps"]["rl_learner"]
+    sent = learner["collective_bytes"]["all_reduce of gradients over data"]
+    # 2 layers, of which each chip has a quarter, in bfloat16, for 2 parts: as much out as in, half of it each way.
+    layers = 2 * (256 * 128 * (4 + 2 + 2) + 4 * 128 * 256 + 3 * 256 * 512 + 2 * 256 + 2 * 128)
+    assert sent == 2 * 2 * layers / 4 * (2 * 1 / 2)
+    seconds = learner["roofline_seconds"]["network between slices"]
+    crossing = sum(size for name, size in learner["collective_bytes"].items() if "data" in name.partition(" over ")[2])
+    assert seconds == crossing / chip_of("2*v5e:2x2")[0].between_slices_bytes_per_second
+    assert crossing >= sent
+    assert found["steps"]["decode"]["roofline_seconds"].keys() == {"compute", "hbm", "interconnect"}
+
+
+@pytest.mark.slow
+@needs_tpu_compiler
 def test_tiny_steps_are_compiled_for_an_absent_tpu_and_once_only(tmp_path):
     config = tmp_path / "plan.toml"
     config.write_text(_TINY)
