@@ -8,10 +8,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-CAUSES: Final = ("useful", "tools", "compile", "evaluation", "save", "restore", "other")
+CAUSES: Final = ("useful", "tools", "hosts", "compile", "evaluation", "save", "restore", "other")
 """Causes in the order in which they are told. `tools`: the time of rollouts outside the decoder's calls, the wait for
-tools and the host's own work. `other`: all between two steps that has no other name, such as a stopped run's wait for
-its next command, and steps that were lost."""
+tools and the host's own work. `hosts`: calls of the decoder to which other hosts had not come. `other`: all between two
+steps that has no other name, such as a stopped run's wait for its next command, and steps that were lost."""
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
@@ -54,13 +54,14 @@ def goodput(lines: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     for line in lines:
         seconds, ended = line["seconds"], line["ended_unix_seconds"]
         of_line = {
-            "tools": max(0.0, line.get("rollout_seconds", 0.0) - line.get("decode_seconds", 0.0)),
+            "hosts": (waited := line.get("hosts_seconds", 0.0)),
+            "tools": max(0.0, line.get("rollout_seconds", 0.0) - line.get("decode_seconds", 0.0) - waited),
             "evaluation": line.get("held_out_seconds", 0.0),
             "save": line["save_seconds"],
             "restore": line["restore_seconds"],
         }
-        of_line["compile"] = min(line["compile_seconds"], seconds - of_line["tools"])
-        of_line["useful"] = seconds - of_line["tools"] - of_line["compile"]
+        of_line["compile"] = min(line["compile_seconds"], seconds - of_line["tools"] - waited)
+        of_line["useful"] = seconds - of_line["tools"] - waited - of_line["compile"]
         if before is not None:
             between = seconds + of_line["evaluation"] + of_line["save"] + of_line["restore"]
             of_line["other"] = max(0.0, ended - before - between)

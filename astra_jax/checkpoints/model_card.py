@@ -16,7 +16,7 @@ from astra_jax.model.config import ModelConfig
 MODEL_CARD = "README.md"
 
 _TEMPLATE = Path(__file__).with_name("model_card.md.jinja")
-_OF_THE_MACHINE = ("second", "mfu", "rss")
+_OF_THE_MACHINE = ("second", "mfu", "rss", "slowest_host")
 
 
 def model_card(policy: Path, model: ModelConfig, license_id: str | None = None) -> str:

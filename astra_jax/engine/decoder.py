@@ -91,6 +91,7 @@ class PagedDecoder:
             sampled_tokens=self._sampled_tokens,
             read_tokens=self._read_tokens,
             call_seconds=self._call_seconds,
+            waited_seconds=self._device.waited_seconds,
         )
 
     async def generate(

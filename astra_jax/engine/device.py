@@ -46,6 +46,10 @@ class Device(Protocol):
     def row_steps(self) -> int:
         """Rows of this host × tokens of all calls that sampled, with padding and the calls of other hosts."""
 
+    @property
+    def waited_seconds(self) -> float:
+        """Seconds in which this host had work for a call, and others had not come to agree on it."""
+
     async def read(self, read: Read) -> None:
         """Read the given tokens of some rows."""
 
@@ -84,6 +88,7 @@ class XLADevice:
         reads_in_place = has_kernel(model_config.dtype, model_config.head_dim, limits.page_tokens)
         self._tables = limits.tables[-1:] if reads_in_place else limits.tables
         self.row_steps = 0
+        self.waited_seconds = 0.0  # there are no others
 
     def close(self) -> None:
         """Free the memory of pages and weights at once, even if this object lives on; no call follows."""

@@ -116,3 +116,5 @@ class Load:
     """Number of given tokens that were computed."""
     call_seconds: float
     """Seconds in which a call was under way."""
+    waited_seconds: float
+    """Those of them in which other hosts had not come to the call."""

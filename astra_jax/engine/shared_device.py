@@ -24,6 +24,7 @@ import asyncio
 import contextlib
 import dataclasses
 import enum
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, NamedTuple, TypeVar
 
@@ -110,6 +111,7 @@ class SharedDevice:
         """`gather` takes the proposal of this host and returns the proposals of all."""
         self._device, self._gather = device, gather
         self.num_shards, self.vocab_size = device.num_shards, device.vocab_size
+        self.waited_seconds = 0.0
         self._ended: Exception | None = None
         """Error that ended the calls; None while they go on."""
 
@@ -164,9 +166,13 @@ class SharedDevice:
 
     async def _its_turn(self, own: Proposal) -> Proposal:
         """Take part in other calls until the next one has room for this host's proposal; return that call."""
-        while not own.is_part_of(call := await self._agree(own)):
+        while True:
+            started = time.monotonic()
+            call = await self._agree(own)
+            self.waited_seconds += time.monotonic() - started
+            if own.is_part_of(call):
+                return call
             await self._take_part(call)
-        return call
 
     async def _agree(self, own: Proposal) -> Proposal:
         """Return the next call of all hosts; after a failure, raise the same error each time."""

@@ -23,6 +23,7 @@ from jax.experimental import multihost_utils
 
 from astra_jax.config import ConfigError
 from astra_jax.errors import AstraError, UsageError
+from astra_jax.mesh.watch import HostWatch, patience_seconds
 from synthesis.run.places import address_of
 
 T = TypeVar("T")
@@ -45,10 +46,14 @@ class HostsEnd(AstraError):
 
 
 _times_asked = itertools.count(1)
+_watches: list[HostWatch] = []
+"""The watch of this job, while it runs."""
 
 
 def hosts_are_to_end() -> bool:
     """Say whether a signal at any host ends all of them here: each asks equally often, and all hear the same."""
+    for watch in _watches:
+        watch.step()
     # JAX ends all hosts when they ask the next time after the latest at which any has asked (0 if none has).
     return multihost_utils.reached_preemption_sync_point(next(_times_asked))
 
@@ -100,7 +105,8 @@ def _announced_by_environment() -> dict[str, Any]:
 def ending_with_other_hosts() -> Iterator[None]:
     """End a failed host soon, where JAX alone would wait 300 s for the other hosts. Every host calls it.
 
-    Hosts that wait in a computation for one that is gone are ended by JAX after its heartbeats have stopped.
+    Hosts that wait in a computation for one that is gone are ended by JAX after its heartbeats have stopped, and those
+    that wait for one that lives and does nothing by a `HostWatch`.
 
     Raises:
         HostFailed: a computation of all hosts has failed because one is gone.
@@ -109,7 +115,12 @@ def ending_with_other_hosts() -> Iterator[None]:
         yield
         return
     try:
-        yield
+        with HostWatch(patience_seconds()) as watch:
+            _watches.append(watch)
+            try:
+                yield
+            finally:
+                _watches.remove(watch)
     except (Exception, KeyboardInterrupt) as error:
         is_lost = isinstance(error, jax.errors.JaxRuntimeError | ValueError) and "Gloo" in str(error)
         if is_lost or not _all_hosts_end():

@@ -13,6 +13,7 @@ import numpy as np
 
 from astra_jax.episodes.figures import episode_figures, num_sampled_tokens
 from astra_jax.episodes.rollout import Group
+from astra_jax.mesh.hosts import gather_from_hosts
 from astra_jax.model.config import ModelConfig
 from astra_jax.model.flops import training_flops, utilisation
 from astra_jax.rl.batch import RLBatch
@@ -55,7 +56,9 @@ def time_metrics(
 
     `other_share` is the part of the step that is neither in a call of the decoder nor in the update. `tool_seconds` are
     the whole wait of an episode of this host for its tools. Sampled tokens per second are over the rollouts, learnt
-    ones over the update; `mfu` is of the learner, if the device's peak is known.
+    ones over the update; `mfu` is of the learner, if the device's peak is known. Of several hosts, `slowest_host` is
+    the one that waited least for the others before calls of the decoder, and `held_up_seconds` is how much longer
+    another one waited.
     """
     seconds = time.monotonic() - started
     learn_seconds, decode_seconds = seconds - rollout_seconds, filling.decode_seconds
@@ -68,6 +71,7 @@ def time_metrics(
         **{name: round(value, 3) for name, value in quantiles("tool_seconds", filling.tool_seconds).items()},
         **({"useful_row_steps_share": round(filling.useful_row_steps, 4)} if filling.useful_row_steps else {}),
         "decode_seconds": round(decode_seconds, 3),
+        **_waits(filling.waited_seconds),
         "rollout_seconds": round(rollout_seconds, 3),
         "learn_seconds": round(learn_seconds, 3),
         "other_share": round(1 - (decode_seconds + learn_seconds) / seconds, 4),
@@ -119,4 +123,15 @@ def filling_metrics(batch: Sequence[ScoredGroup[Group]], rollouts: Rollouts, *, 
         "group_age_mean": statistics.fmean(ages),
         "group_age_max": max(ages),
         **{name: statistics.fmean(values) for name, values in means.items() if values},
+    }
+
+
+def _waits(waited_seconds: float) -> dict[str, float]:
+    if jax.process_count() == 1:
+        return {}
+    waited_H = gather_from_hosts(np.array(waited_seconds))
+    return {
+        "hosts_seconds": round(waited_seconds, 3),
+        "slowest_host": int(waited_H.argmin()),
+        "held_up_seconds": round(float(waited_H.max() - waited_H.min()), 3),
     }

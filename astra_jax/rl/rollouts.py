@@ -56,8 +56,13 @@ class Filling:
 
     @property
     def decode_seconds(self) -> float:
-        """Seconds in which a call of the decoder was under way."""
-        return sum(load.call_seconds for load in self.loads)
+        """Seconds in which a call of the decoder was under way, and no host missing."""
+        return sum(load.call_seconds - load.waited_seconds for load in self.loads)
+
+    @property
+    def waited_seconds(self) -> float:
+        """Seconds in which a call of the decoder waited for other hosts."""
+        return sum(load.waited_seconds for load in self.loads)
 
     @property
     def useful_row_steps(self) -> float:

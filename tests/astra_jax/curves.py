@@ -21,7 +21,7 @@ def curve(out: Path) -> list[dict[str, Any]]:
 
 def without_times(line: Mapping[str, Any]) -> dict[str, Any]:
     """Return the figures of a line that follow from config, data and seed, without the figures of clock and machine."""
-    of_the_machine = ("mfu", "other_share", "useful_row_steps_share")
+    of_the_machine = ("mfu", "other_share", "useful_row_steps_share", "slowest_host")
     return {name: value for name, value in line.items() if "second" not in name and name not in of_the_machine}
 
 

@@ -250,3 +250,17 @@ def test_a_host_that_fails_in_its_part_of_a_call_proposes_no_more():
         assert len(asked) == num_asked > 0
 
     run_on_clock(main())
+
+
+async def test_a_host_knows_how_long_it_waited_for_others_and_the_late_one_waited_for_none():
+    hosts = Hosts(calls_away=None)
+
+    async def episode(host: int) -> None:
+        await asyncio.sleep(0.3 if host == 2 else 0)
+        await hosts.decoders[host].generate([5, 6, 7], Sampling(4), Session(1, host))
+        await hosts.decoders[host].close()
+
+    await asyncio.gather(*map(episode, range(NUM_HOSTS)))
+    first, second, late = (decoder.load.waited_seconds for decoder in hosts.decoders)
+    assert min(first, second) > 0.25
+    assert late < 0.2
