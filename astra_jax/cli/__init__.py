@@ -14,4 +14,5 @@ training       `astra sft` and `astra rl`: the two training stages.
 commands       Every subcommand of `astra`: its options, their help, and the function that runs it.
 episodes       `astra evaluate environments | text` and `astra replay`: a policy speaks, anew or as it has spoken, or
                reads.
+doctor         `astra doctor`: what this machine has, what is missing, and how to get it.
 """

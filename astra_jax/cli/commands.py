@@ -39,6 +39,7 @@ def astra_parser() -> Parser:
     _add_convert(commands)
     _add_plan(commands)
     _add_launch(commands)
+    _add_doctor(commands)
     _add_config(commands)
     _add_report(commands)
     return parser
@@ -298,7 +299,7 @@ def _add_launch(commands: Commands) -> None:
     add = launch.add_argument
     add("--topology", required=True, metavar="T", help="a slice, e.g. v5p:4x4x4, v5e:4x8, v6e:2x4")
     add("--slices", type=whole_number(1, 256), default=1, help="so many of them; mesh.data is then a multiple")
-    add("--image", required=True, help="a container image with this package, e.g. from deploy/Dockerfile.tpu")
+    add("--image", required=True, help="a container image with this package, e.g. of our Dockerfile")
     add("--on", choices=("gke", "compute-engine"), default="gke", help="the cluster's kind")
     add("--name", help="of the job; by default that of the config's file")
     add_sandbox(launch)
@@ -320,6 +321,17 @@ def _launch(options: argparse.Namespace) -> None:
         sandbox=options.sandbox,
     )
     print(text, end="")
+
+
+def _add_doctor(commands: Commands) -> None:
+    doctor = commands.add_parser(
+        "doctor",
+        help="what this machine has, what is missing, and how to get it",
+        description="Looks at versions, memory, devices, the sandbox (which it starts and attacks), extras and keys. "
+        "Exit 1 if something is missing that every run needs. A key is never shown, only whether it is set.",
+    )
+    doctor.add_argument("--json", action="store_true", help="one line for programs")
+    doctor.set_defaults(run="doctor:examine")
 
 
 def _add_config(commands: Commands) -> None:
