@@ -15,4 +15,6 @@ commands       Every subcommand of `astra`: its options, their help, and the fun
 episodes       `astra evaluate environments | text` and `astra replay`: a policy speaks, anew or as it has spoken, or
                reads.
 doctor         `astra doctor`: what this machine has, what is missing, and how to get it.
+chat           `astra chat`: talk to a policy in the terminal, with the tools of an environment, which run in the
+               sandbox.
 """

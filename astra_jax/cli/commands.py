@@ -34,6 +34,7 @@ def astra_parser() -> Parser:
     _add_training(commands)
     _add_evaluate(commands)
     add_serve(commands)
+    _add_chat(commands)
     _add_replay(commands)
     _add_rescore(commands)
     _add_convert(commands)
@@ -321,6 +322,31 @@ def _launch(options: argparse.Namespace) -> None:
         sandbox=options.sandbox,
     )
     print(text, end="")
+
+
+def _add_chat(commands: Commands) -> None:
+    chat = commands.add_parser(
+        "chat",
+        help="talk to a policy in the terminal, with the tools of an environment",
+        description="Talks to a policy folder or a HuggingFace folder. With --environment the policy has the tools of "
+        "one environment, which run in the sandbox; each call and its response are shown.",
+    )
+    add = chat.add_argument
+    add("checkpoint", type=Path, metavar="CHECKPOINT", help="a policy folder or a HuggingFace folder")
+    add("--environment", type=Path, metavar="DIR", help="a record directory of environments")
+    add("--number", type=whole_number(0), default=0, metavar="N", help="which of them, from 0 on")
+    add("--temperature", type=float, default=0.0, help="0 says the likeliest; 1 samples as in training")
+    add("--seed", type=whole_number(0, MOST_SEED), default=0, help="of the draws, above temperature 0")
+    add("--max-tokens", type=whole_number(1), default=512, metavar="N", help="longest message")
+    add("--max-model-len", type=whole_number(4), metavar="N", help="longest sequence; default: the context, up to 8192")
+    add(
+        "--no-thinking",
+        action="store_true",
+        help="begin each message behind empty thoughts, as Qwen3's template has it",
+    )
+    add("--dtype", choices=["float32", "bfloat16"], help="type of weights and matrix products; default: as stored")
+    add_sandbox(chat)
+    chat.set_defaults(run="chat:chat", compiles=True)
 
 
 def _add_doctor(commands: Commands) -> None:
