@@ -17,6 +17,7 @@ from astra_jax.rl.grpo_loss import objective_named
 from astra_jax.rl.solved_rates import curriculum_named
 from astra_jax.training.certified import require_certified
 from astra_jax.training.config import MAY_CHANGE, TrainingConfig
+from astra_jax.training.optimizer import may_be_longer
 from astra_jax.training.run_record import RL_RUN, digest_of_policy, open_run
 from synthesis.record_io import digest_of_records
 from synthesis.records import SimilarityBand
@@ -178,6 +179,7 @@ def open_rl_run(config: RLConfig) -> RunManifest:
             *(*MAY_CHANGE, "accumulation", "episodes_per_row", "packing", "rollout_mesh"),
             *("optimizer_waits_on_host", "log_episodes_every_steps", "max_attack_f1"),
         ),
+        may_grow=may_be_longer(config.optimizer),
         stage="astra_jax.rl.stage",
         own_modules=own_modules(config.reward, config.objective, config.curriculum),
     )

@@ -7,6 +7,7 @@ from pydantic import Field, model_validator
 from astra_jax.config import Frozen
 from astra_jax.sft.schedule import rows_per_batch
 from astra_jax.training.config import MAY_CHANGE, TrainingConfig
+from astra_jax.training.optimizer import may_be_longer
 from astra_jax.training.run_record import SFT_RUN, digest_of_policy, open_run
 from synthesis.record_io import digest_of_records
 from synthesis.records import SimilarityBand
@@ -80,5 +81,6 @@ def open_sft_run(config: SFTConfig) -> RunManifest:
         config.out,
         contents=contents,
         may_change=(*MAY_CHANGE, "accumulation", "model.remat"),
+        may_grow=may_be_longer(config.optimizer),
         stage="astra_jax.sft.stage",
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Literal
 
 import jax
@@ -36,6 +37,17 @@ class OptimizerConfig(Frozen):
     """Share of a matrix that one update at a rate of 1 would take away; norms and biases do not decay."""
     max_grad_norm: float = Field(default=1.0, gt=0)
     """Global norm to which larger gradients are scaled down."""
+
+
+def may_be_longer(config: OptimizerConfig) -> Collection[str]:
+    """Return the keys of a run that may grow: `steps`, if no step's learning rate depends on their number.
+
+    >>> may_be_longer(OptimizerConfig(learning_rate=1.0))
+    ('steps',)
+    >>> may_be_longer(OptimizerConfig(learning_rate=1.0, warmup_fraction=0.1))
+    ()
+    """
+    return ("steps",) if config.schedule == "constant" and config.warmup_fraction == 0 else ()
 
 
 def learning_rate_schedule(config: OptimizerConfig, steps: int) -> optax.Schedule:

@@ -1,6 +1,7 @@
 """The folder of a training run or an evaluation, on which all hosts agree before any of them writes.
 
-The same command resumes an unfinished run and repeats the closing figures of a finished one. A resume is refused, with
+The same command resumes an unfinished run and repeats the closing figures of a finished one, which more `steps` make
+longer, where the learning rate does not depend on their number. A resume is refused, with
 the list of differences, if one of these has changed (`open_run`):
 
     keys of the config    all except `out` and the caller's `may_change`            `rl/config.py`, `sft/config.py`
@@ -24,7 +25,7 @@ from pydantic import BaseModel
 from synthesis.run.code import source_of
 from synthesis.run.destination import DestinationRefused, Result, require_destination
 from synthesis.run.fingerprint import Fingerprint, digest, digest_of_files, flattened
-from synthesis.run.manifest import RunManifest, earlier_manifest
+from synthesis.run.manifest import RunManifest, earlier_manifest, manifest_in
 
 _OLDER: Final = (
     "a run of an older version has no run.json: its config, data and code are unknown, so begin anew elsewhere, "
@@ -44,6 +45,7 @@ def open_run(
     *,
     contents: Mapping[str, str],
     may_change: Collection[str],
+    may_grow: Collection[str] = (),
     stage: str,
     product: str = "policy/params.whole.json",
     own_modules: Mapping[str, Path] = MappingProxyType({}),
@@ -51,8 +53,9 @@ def open_run(
     """Return the manifest of the run in `out`, before anything is written there; every host calls this.
 
     `product` is the file that exists if the run is finished. `contents` are digests in place of the paths of the
-    config's keys of these names. Keys in `may_change` do not count. `stage` is the module whose code, imports included,
-    decides the result; so does the code of the user's `own_modules`, each with the folder of its imports.
+    config's keys of these names. Keys in `may_change` do not count, and numbers in `may_grow` may be larger than
+    before, which makes a finished run longer. `stage` is the module whose code, imports included, decides the result;
+    so does the code of the user's `own_modules`, each with the folder of its imports.
 
     Raises:
         DestinationRefused: `out` is neither new nor an earlier run of this kind; or a run with other config, data or
@@ -74,9 +77,10 @@ def open_run(
         # A run that was stopped before its first step left nothing to resume: it is begun anew with any config.
         lasting = [out / name for name in _LASTING]
         if any(any(path.iterdir()) if path.is_dir() else path.is_file() and path.stat().st_size for path in lasting):
-            earlier = earlier_manifest(out, result, made_with) or {}
+            was = _before_it_grew(out, result, made_with, may_grow)
+            earlier = earlier_manifest(out, result, was) or {}
             # If the product was removed, its figures do not count, and the run goes on to make it again.
-            figures = earlier.get("figures") if (out / product).is_file() else None
+            figures = earlier.get("figures") if was == made_with and (out / product).is_file() else None
             before = earlier.get("cpu_cores")
             if figures is None and before and cores and before != cores and jax.process_index() == 0:
                 note = "it goes on, but sums are rounded in another order: the last bits differ from an unbroken run's"
@@ -88,6 +92,17 @@ def open_run(
     return RunManifest(
         out, result, made_with, closing, is_written_here=jax.process_index() == 0, noted={"cpu_cores": cores}
     )
+
+
+def _before_it_grew(out: Path, result: Result, made_with: Fingerprint, may_grow: Collection[str]) -> Fingerprint:
+    """Return the fingerprint that the run in `out` has if only numbers in `may_grow` are larger now."""
+    before = (manifest_in(out, result) or {}).get("made_with", {})
+    smaller = {
+        key: before[key]
+        for key in may_grow
+        if isinstance(before.get(key), int) and isinstance(made_with[key], int) and before[key] < made_with[key]
+    }
+    return {**made_with, **smaller}
 
 
 def digest_of_policy(folder: Path) -> str:

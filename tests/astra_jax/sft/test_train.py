@@ -29,6 +29,7 @@ from astra_jax.testing import tiny_environment
 from astra_jax.training.optimizer import learning_rate_schedule, make_optimizer
 from astra_jax.training.run import NotFinite, checked_parts
 from synthesis.record_io import write_records
+from synthesis.run.fingerprint import MadeOtherwise
 from tests.astra_jax.curves import curve, weights
 from tests.astra_jax.killed_process import kill_after_steps
 from tests.astra_jax.sft.configs import tiny_sft_config
@@ -83,6 +84,28 @@ def test_a_run_killed_after_its_last_step_closes_with_the_figures_of_that_step(u
     figures = run_sft(run)
     assert figures["loss"] == curve(undisturbed.out)[-1]["loss"]
     assert "already_complete" not in figures
+
+
+def test_more_steps_make_a_finished_run_the_longer_run_that_was_never_stopped(config, undisturbed, tmp_path):
+    constant = config.optimizer.model_copy(update={"schedule": "constant", "warmup_fraction": 0.0})
+
+    def run(name: str, steps: int) -> SFTConfig:
+        longer = config.model_copy(update={"out": tmp_path / name, "steps": steps, "optimizer": constant})
+        assert "already_complete" not in run_sft(longer)
+        return longer
+
+    run("grown", 4)
+    grown, whole = run("grown", 6), run("whole", 6)
+    assert curve(grown.out) == curve(whole.out)
+    assert weights(grown.out / "policy") == weights(whole.out / "policy")
+    assert run_sft(grown)["already_complete"]
+    with pytest.raises(MadeOtherwise, match="steps"):  # shorter
+        run_sft(grown.model_copy(update={"steps": 5}))
+    # The rate of every step of a cosine depends on their number.
+    copied = undisturbed.model_copy(update={"out": tmp_path / "copied", "steps": STEPS + 1})
+    shutil.copytree(undisturbed.out, copied.out)
+    with pytest.raises(MadeOtherwise, match="steps"):
+        run_sft(copied)
 
 
 def test_a_run_that_resumes_holds_one_state(undisturbed, monkeypatch):
