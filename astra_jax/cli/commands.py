@@ -8,6 +8,7 @@ import json
 import os
 import re
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 from astra_jax.cli.arguments import MOST_SEED, Commands, Parser, add_sandbox, config_command, group, whole_number
@@ -43,6 +44,7 @@ def astra_parser() -> Parser:
     _add_doctor(commands)
     _add_config(commands)
     _add_report(commands)
+    _add_completion(commands)
     return parser
 
 
@@ -390,3 +392,33 @@ def _report(options: argparse.Namespace) -> None:
 
     with published(options.folder.with_name(f"{options.folder.name}.html")):  # the page of a record directory
         print(f"report -> {write_report(options.folder, describe)}")
+
+
+def _add_completion(commands: Commands) -> None:
+    completion = commands.add_parser(
+        "completion",
+        help="what makes a shell complete commands, options and files",
+        description='Prints a script for your shell: eval "$(astra completion bash)" in ~/.bashrc, or '
+        "astra completion zsh > ~/.zfunc/_astra for zsh.",
+    )
+    completion.add_argument("shell", choices=("bash", "zsh", "tcsh"))
+    completion.set_defaults(run=_completion)
+
+
+def _completion(options: argparse.Namespace) -> None:
+    import shtab
+
+    parser = astra_parser()
+    for command in _with_subcommands(parser):
+        for action in command._actions:
+            if action.type is Path:
+                action.complete = shtab.FILE  # type: ignore[attr-defined]
+    print(shtab.complete(parser, shell=options.shell))
+
+
+def _with_subcommands(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:
+    yield parser
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for command in action.choices.values():
+                yield from _with_subcommands(command)
