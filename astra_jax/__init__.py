@@ -26,5 +26,23 @@ cli/                  The `astra` command, one file per group of subcommands; he
 testing               Fakes for tests, of this project or others: a tiny model, tokenizer, environment and sandbox.
 launch/               What starts a run on a pod: a JobSet for Kubernetes, or a script for Compute Engine.
 
+`astra_jax.load_policy`, `load_environments` and `roll_out` are the Python interface; what they need is imported when
+one of them is asked for.
+
 Decided: docs/decisions/packaging.md, “Folders of a package have an order, and imports run down it”.
 """
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from astra_jax.recipes.interface import RolledOut, load_environments, load_policy, roll_out
+
+__all__ = ["RolledOut", "load_environments", "load_policy", "roll_out"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module 'astra_jax' has no attribute {name!r}")
+    from astra_jax.recipes import interface
+
+    return getattr(interface, name)

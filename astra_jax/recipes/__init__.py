@@ -5,4 +5,5 @@ quickstart_evaluation  The quickstart's evaluation: greedy episodes in three kin
 stages                 The stages of a quickstart, each measured, and the folder that they work in.
 data_sets              Record directories as data sets to show: our statistics beside the paper's.
 tool_servers           Help for the real tool servers of the shipped configs: they answer the same on any day.
+interface              The Python interface: a policy, environments, and episodes of the one in the others.
 """
