@@ -13,6 +13,7 @@ import numpy as np
 from astra_jax.chat.template import ChatFormatDiffers, require_chat_template
 from astra_jax.chat.tokenizer import TOKENIZER, Tokenizer
 from astra_jax.checkpoints.hf import HFParameter
+from astra_jax.checkpoints.provenance import TOKENS_ADDED
 from astra_jax.model.config import ModelConfig, Params
 
 _VOCABULARY_MULTIPLE = 64
@@ -68,7 +69,7 @@ def brought_to_chat_format(folder: Path, config: ModelConfig, params: Params) ->
     config.require_vocabulary(tokenizer.vocab_size - len(pieces), folder)
     changes = ["Qwen3's chat template replaced that of the model"]
     if pieces:
-        changes.append(f"Control tokens added, each embedding the mean of those of its pieces: {' '.join(pieces)}")
+        changes.append(f"{TOKENS_ADDED}, each embedding the mean of those of its pieces: {' '.join(pieces)}")
     size = config.vocab_size
     if tokenizer.vocab_size > size:
         size = -(-tokenizer.vocab_size // _VOCABULARY_MULTIPLE) * _VOCABULARY_MULTIPLE

@@ -7,7 +7,7 @@ import json
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from pydantic import BaseModel, ValidationError
 
@@ -20,6 +20,10 @@ PROVENANCE = "provenance.json"
 
 HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
 """A name on the HuggingFace hub: an owner and a repository."""
+
+
+TOKENS_ADDED: Final = "Control tokens added"
+"""How a change begins that gave a model tokens it did not have."""
 
 
 class ProvenanceError(AstraError):
@@ -61,6 +65,12 @@ class Provenance(Frozen):
     """Changes that a conversion made to the base model, a sentence each without its full stop."""
     source_files: tuple[dict[str, str], ...] = ()
     """Names of files and their SHA-256, one dict for each conversion from a HuggingFace folder, in order."""
+
+    @property
+    def has_untrained_tokens(self) -> bool:
+        """Whether control tokens were added, and no stage has trained the embeddings since."""
+        was_trained = any(stage.config.get("lora") is None for stage in self.stages)
+        return not was_trained and any(change.startswith(TOKENS_ADDED) for change in self.changes)
 
     def then(self, stage: TrainingStage) -> Provenance:
         """Return the provenance with one more stage."""

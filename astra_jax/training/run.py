@@ -27,7 +27,7 @@ from astra_jax.chat.template import require_chat_template
 from astra_jax.chat.tokenizer import Tokenizer
 from astra_jax.checkpoints.checkpoint import Checkpoints, TrainState
 from astra_jax.checkpoints.policy import Policy, read_policy, save_policy
-from astra_jax.checkpoints.provenance import training_stage
+from astra_jax.checkpoints.provenance import read_provenance, training_stage
 from astra_jax.config import ConfigError
 from astra_jax.errors import AstraError
 from astra_jax.mesh.hosts import host_folder
@@ -83,6 +83,12 @@ def checked_parts(config: TrainingConfig, tokenizer_folder: Path | None = None) 
         if config.model is not None:
             model_config.require_sizes_of(config.model, config.init)
         require_chat_template(config.init, tokenizer)
+        if config.lora is not None and read_provenance(config.init).has_untrained_tokens:
+            # The row of each is a mean of other rows, so one of these is always likelier.
+            raise ConfigError(
+                f"`lora` learns no embeddings, and the control tokens added to {config.init} need some: adapters alone "
+                "never make <tool_call> the likeliest token; train all weights first (leave `lora` out)"
+            )
         return Parts(mesh, model_config.with_lora(config.lora), tokenizer)
     if config.model is None or tokenizer_folder is None:
         raise ConfigError(

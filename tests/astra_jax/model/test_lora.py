@@ -15,6 +15,7 @@ import pytest
 from astra_jax.checkpoints.checkpoint import CheckpointError, load_params
 from astra_jax.checkpoints.convert import orbax_to_hf
 from astra_jax.checkpoints.policy import save_policy
+from astra_jax.checkpoints.provenance import TOKENS_ADDED, Provenance, TrainingStage
 from astra_jax.config import ConfigError
 from astra_jax.mesh.layouts import laid_out_for_decoding
 from astra_jax.mesh.placement import with_adapters
@@ -174,6 +175,20 @@ def test_adapters_of_random_weights_are_refused(sft):
     random = sft.model_copy(update={"init": None, "model": CONFIG, "tokenizer": sft.init})
     with pytest.raises(ConfigError, match="`lora` adapts the weights of `init`, which is missing"):
         run_sft(random)
+
+
+def test_adapters_cannot_teach_tokens_whose_embeddings_nobody_has_trained(sft, tmp_path):
+    shutil.copytree(sft.init, tmp_path / "init")
+    (tmp_path / "init" / "provenance.json").unlink(missing_ok=True)
+    added = Provenance(changes=(f"{TOKENS_ADDED}, each embedding the mean of those of its pieces: <tool_call>",))
+    added.write(tmp_path / "init")
+    run = sft.model_copy(update={"init": tmp_path / "init", "out": tmp_path / "run"})
+    with pytest.raises(ConfigError, match=r"`lora` learns no embeddings.*<tool_call> the likeliest.*leave `lora` out"):
+        run_sft(run)
+    by_adapters, of_all = (TrainingStage(name="sft", config=config, data=()) for config in ({"lora": {"rank": 8}}, {}))
+    assert added.then(by_adapters).has_untrained_tokens
+    assert not added.then(of_all).then(by_adapters).has_untrained_tokens
+    assert not Provenance().has_untrained_tokens
 
 
 def test_a_run_of_adapters_resumes_to_the_same_bits(sft, tmp_path):
