@@ -67,7 +67,7 @@ LINES = {
     "astra_jax/serve": 1_090,
     "astra_jax/sft": 870,
     "astra_jax/training": 1_220,
-    "tests": 38_350,
+    "tests": 38_430,
 }
 """Lines of Python in each package and folder, with the folders in it, and of all tests."""
 LINES_OF_A_FILE_OF_THE_ENGINE = 350
