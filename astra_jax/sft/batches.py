@@ -40,7 +40,7 @@ class SFTBatches:
         self._schedule = batch_schedule(
             self._samples.lengths_tokens.tolist(),
             length_buckets=config.length_buckets,
-            batch_tokens=config.batch_tokens,
+            num_rows=config.num_rows,
             packing=config.packing,
             seed=config.seed,
             steps=config.steps,

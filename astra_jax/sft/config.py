@@ -5,7 +5,6 @@ from __future__ import annotations
 from pydantic import Field, model_validator
 
 from astra_jax.config import Frozen
-from astra_jax.sft.schedule import rows_per_batch
 from astra_jax.training.config import MAY_CHANGE, TrainingConfig
 from astra_jax.training.optimizer import may_be_longer
 from astra_jax.training.run_record import SFT_RUN, digest_of_policy, open_run
@@ -37,13 +36,20 @@ class SFTDataConfig(Frozen):
     """Lengths in tokens that rows are padded to, rising; a sample over the largest is dropped and counted."""
     packing: bool = False
     """Whether a row holds several samples, apart by segments; each row then has the length of the largest bucket."""
-    batch_tokens: int = Field(gt=0)
-    """Tokens per step, padding included."""
+    batch_tokens: int | None = Field(default=None, gt=0)
+    """Tokens per step, padding included; a run has either this or `batch_rows`."""
+    batch_rows: int | None = Field(default=None, gt=0)
+    """Rows per step, however long they are."""
 
     @model_validator(mode="after")
     def _check(self) -> SFTDataConfig:
         if (self.steps is None) == (self.epochs is None):
             raise ValueError(f"set either steps or epochs; now steps={self.steps} and epochs={self.epochs}")
+        if (self.batch_tokens is None) == (self.batch_rows is None):
+            raise ValueError(
+                f"set either batch_tokens or batch_rows; now batch_tokens={self.batch_tokens} and "
+                f"batch_rows={self.batch_rows}"
+            )
         if any(low >= high for low, high in zip((0, *self.length_buckets), self.length_buckets, strict=False)):
             raise ValueError(f"expected length_buckets that rise from above 0, found {list(self.length_buckets)}")
         return self
@@ -52,7 +58,14 @@ class SFTDataConfig(Frozen):
     def batch_shapes(self) -> list[tuple[int, int]]:
         """Rows and tokens per row of every batch that can occur."""
         buckets = self.length_buckets[-1:] if self.packing else self.length_buckets
-        return [(rows_per_batch(self.batch_tokens, bucket), bucket) for bucket in buckets]
+        return [(self.num_rows(bucket), bucket) for bucket in buckets]
+
+    def num_rows(self, row_tokens: int) -> int:
+        """Return the number of rows of a batch whose rows have `row_tokens`, at least one."""
+        if self.batch_rows is not None:
+            return self.batch_rows
+        assert self.batch_tokens is not None  # `_check`
+        return max(1, self.batch_tokens // row_tokens)
 
 
 class SFTConfig(TrainingConfig, SFTDataConfig):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from astra_jax.config import ConfigError
@@ -25,20 +25,11 @@ class ScheduledBatch(NamedTuple):
     """Samples of each row; the last batch of an epoch may have fewer than `num_rows` rows, the rest is padding."""
 
 
-def rows_per_batch(batch_tokens: int, row_tokens: int) -> int:
-    """Return the number of rows of `row_tokens` in a batch, at least one.
-
-    >>> rows_per_batch(6144, 128), rows_per_batch(6144, 384)
-    (48, 16)
-    """
-    return max(1, batch_tokens // row_tokens)
-
-
 def batch_schedule(
     lengths_tokens: Sequence[int],
     *,
     length_buckets: Sequence[int],
-    batch_tokens: int,
+    num_rows: Callable[[int], int],
     packing: bool,
     seed: int,
     steps: int | None = None,
@@ -46,20 +37,21 @@ def batch_schedule(
 ) -> list[ScheduledBatch]:
     """Return the batch of each step, for a number of steps or of epochs.
 
-    Without packing a batch has samples of one length bucket, one a row, so that few shapes are compiled and padding is
-    short. With packing a row has the length of the largest bucket and holds as many samples as fit. Samples over the
-    largest bucket are in no batch. Batches of an epoch come in random order.
+    `num_rows` gives the number of rows of a batch by the tokens of a row. Without packing a batch has samples of one
+    length bucket, one a row, so that few shapes are compiled and padding is short. With packing a row has the length of
+    the largest bucket and holds as many samples as fit. Samples over the largest bucket are in no batch. Batches of an
+    epoch come in random order.
 
     Raises:
         ConfigError: every sample is longer than the largest bucket.
 
     >>> options = {"length_buckets": [4, 10], "seed": 0, "epochs": 1}
-    >>> for batch in batch_schedule([3, 9, 4, 8], batch_tokens=8, packing=False, **options):
+    >>> for batch in batch_schedule([3, 9, 4, 8], num_rows={4: 2, 10: 1}.get, packing=False, **options):
     ...     print(batch)
     ScheduledBatch(num_rows=2, row_tokens=4, rows=((0,), (2,)))
     ScheduledBatch(num_rows=1, row_tokens=10, rows=((1,),))
     ScheduledBatch(num_rows=1, row_tokens=10, rows=((3,),))
-    >>> for batch in batch_schedule([3, 9, 4, 8], batch_tokens=20, packing=True, **options):
+    >>> for batch in batch_schedule([3, 9, 4, 8], num_rows={10: 2}.get, packing=True, **options):
     ...     print(batch)
     ScheduledBatch(num_rows=2, row_tokens=10, rows=((0, 2), (1,)))
     ScheduledBatch(num_rows=2, row_tokens=10, rows=((3,),))
@@ -75,14 +67,14 @@ def batch_schedule(
         if steps is not None and len(schedule) >= steps:
             break
         rng = random.Random(f"{seed}/{epoch}")
-        schedule += _epoch(lengths_tokens, length_buckets, batch_tokens, packing, rng)
+        schedule += _epoch(lengths_tokens, length_buckets, num_rows, packing, rng)
     return schedule[:steps]
 
 
 def _epoch(
     lengths_tokens: Sequence[int],
     length_buckets: Sequence[int],
-    batch_tokens: int,
+    num_rows: Callable[[int], int],
     packing: bool,
     rng: random.Random,
 ) -> list[ScheduledBatch]:
@@ -102,8 +94,8 @@ def _epoch(
         rows = {bucket: [(index,) for index in indices] for bucket, indices in members.items()}
     batches = []
     for row_tokens, rows_of_length in rows.items():
-        num_rows = rows_per_batch(batch_tokens, row_tokens)
-        for first in range(0, len(rows_of_length), num_rows):
-            batches.append(ScheduledBatch(num_rows, row_tokens, tuple(rows_of_length[first : first + num_rows])))
+        count = num_rows(row_tokens)
+        for first in range(0, len(rows_of_length), count):
+            batches.append(ScheduledBatch(count, row_tokens, tuple(rows_of_length[first : first + count])))
     rng.shuffle(batches)
     return batches

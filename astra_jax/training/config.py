@@ -36,8 +36,6 @@ class TrainingConfig(Frozen):
     """Tokens whose logits exist at once."""
     mesh: MeshConfig | None = None
     """Devices of the run, by axis; without it the first device alone."""
-    max_not_finite_steps: int = Field(default=5, gt=0)
-    """Steps in a row without a finite loss or gradient after which the run stops; none of them is applied."""
     checkpoint_every_steps: int = Field(default=100, gt=0)
     """Updates between two checkpoints."""
     keep_weights: int | None = Field(default=None, gt=0)
@@ -66,7 +64,6 @@ MAY_CHANGE: Final = (
     "mesh",
     "checkpoint_every_steps",
     "keep_weights",
-    "max_not_finite_steps",
     "logprob_chunk_tokens",
     "model_overrides.remat",
     "profile_steps",

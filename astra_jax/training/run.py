@@ -45,6 +45,8 @@ from synthesis.run.manifest import RunManifest
 from synthesis.run.places import Claim, publish
 
 _T = TypeVar("_T")
+_MAX_NOT_FINITE_STEPS = 5
+"""Steps in a row without a finite loss or gradient after which a run stops; none of them is applied."""
 
 
 class NotFinite(AstraError):
@@ -160,7 +162,7 @@ class TrainingRun:
         )
         self._profile(state.step)
         # After a stop because of too many steps that were not applied the count begins at 0 again.
-        self._unapplied_in_a_row = unapplied_at_the_end(read_metrics(self.metrics)) % self._config.max_not_finite_steps
+        self._unapplied_in_a_row = unapplied_at_the_end(read_metrics(self.metrics)) % _MAX_NOT_FINITE_STEPS
         return state
 
     async def unless_it_ends(self, state: TrainState, work: Coroutine[Any, Any, _T]) -> _T:
@@ -182,7 +184,7 @@ class TrainingRun:
         """End the step that led to `state`: write its metrics, save if it is due, stop if a signal asks for it.
 
         Raises:
-            NotFinite: `max_not_finite_steps` in a row were not applied; the state is saved.
+            NotFinite: five in a row were not applied; the state is saved.
             Terminated: a signal asked for it; the state is saved.
         """
         step = state.step - 1
@@ -191,7 +193,7 @@ class TrainingRun:
         self._log.write(step, {**metrics, **self._lost.line()})
         self._progress.report(step, metrics)
         self._unapplied_in_a_row = 0 if metrics["applied"] else self._unapplied_in_a_row + 1
-        are_too_many = self._unapplied_in_a_row >= self._config.max_not_finite_steps
+        are_too_many = self._unapplied_in_a_row >= _MAX_NOT_FINITE_STEPS
         if not metrics["applied"]:
             found = f"loss {metrics['loss']}, gradient norm {metrics['grad_norm']}"
             print(f"{self._stage}: step {step} is not applied: {found}", file=sys.stderr, flush=True)

@@ -33,7 +33,6 @@ from astra_jax.model.qwen3 import init_params
 from astra_jax.sft.batches import SFTBatches
 from astra_jax.sft.config import SFTConfig
 from astra_jax.sft.data import SFTBatch, SFTSample, make_batch, render_sample
-from astra_jax.sft.schedule import rows_per_batch
 from astra_jax.sft.stage import require_layout
 from astra_jax.sft.train import SHOWN, train_sft
 from astra_jax.training.config import MAY_CHANGE
@@ -165,7 +164,7 @@ class MadeUpBatches(SFTBatches):
         return self._steps
 
     def num_rows(self, step: int) -> int:
-        return rows_per_batch(self._config.batch_tokens, self._row_tokens(step))
+        return self._config.num_rows(self._row_tokens(step))
 
     def segment_tokens(self, step: int) -> list[int]:
         return [len(sample.ids) for sample in self._rows(step)]

@@ -17,7 +17,7 @@ from astra_jax.sft.config import SFTConfig
 def test_sft_has_the_papers_settings(size, learning_rate, context):
     config = load_config(SFTConfig, CONFIGS / f"paper_sft_{size}.toml")
     assert (config.epochs, config.steps, config.packing) == (2, None, False)
-    assert config.batch_shapes == [(32, 20480)]
+    assert config.batch_shapes == [(32, 5120), (32, 10240), (32, 20480)]
     assert config.optimizer.learning_rate == learning_rate
     assert (config.optimizer.schedule, config.optimizer.warmup_fraction) == ("cosine", 0.05)
     assert config.mesh is not None

@@ -3,14 +3,33 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from astra_jax.sft.schedule import ScheduledBatch, batch_schedule, pack, rows_per_batch
+from astra_jax.sft.config import SFTDataConfig
+from astra_jax.sft.schedule import ScheduledBatch, batch_schedule, pack
 
 BUCKETS = [4, 9, 20]
+
+
+def rows_of(batch_tokens: int) -> Callable[[int], int]:
+    return a_config(batch_tokens=batch_tokens).num_rows
+
+
+def a_config(**batch: int) -> SFTDataConfig:
+    return SFTDataConfig(seed=0, steps=1, length_buckets=BUCKETS, **batch)
+
+
+def test_a_batch_has_so_many_tokens_or_so_many_rows():
+    assert a_config(batch_tokens=50).batch_shapes == [(12, 4), (5, 9), (2, 20)]
+    assert a_config(batch_tokens=1).batch_shapes == [(1, 4), (1, 9), (1, 20)]
+    assert a_config(batch_rows=3).batch_shapes == [(3, 4), (3, 9), (3, 20)]
+    for batch in ({}, {"batch_tokens": 50, "batch_rows": 3}):
+        with pytest.raises(ValueError, match="set either batch_tokens or batch_rows"):
+            a_config(**batch)
 
 
 def samples_of(batches: list[ScheduledBatch]) -> list[int]:
@@ -30,7 +49,7 @@ def test_every_epoch_sees_every_sample_once(lengths, batch_tokens, packing, seed
         return batch_schedule(
             lengths,
             length_buckets=BUCKETS,
-            batch_tokens=batch_tokens,
+            num_rows=rows_of(batch_tokens),
             packing=packing,
             seed=seed,
             **until,
@@ -43,7 +62,7 @@ def test_every_epoch_sees_every_sample_once(lengths, batch_tokens, packing, seed
         end += len(batches)
         assert Counter(samples_of(batches)) == short_enough
         for batch in batches:
-            assert 1 <= len(batch.rows) <= batch.num_rows == rows_per_batch(batch_tokens, batch.row_tokens)
+            assert 1 <= len(batch.rows) <= batch.num_rows == rows_of(batch_tokens)(batch.row_tokens)
             for row in batch.rows:
                 assert sum(lengths[index] for index in row) <= batch.row_tokens
                 assert packing or len(row) == 1
@@ -55,14 +74,14 @@ def test_every_epoch_sees_every_sample_once(lengths, batch_tokens, packing, seed
 def test_a_sample_is_padded_to_the_smallest_bucket_that_holds_it():
     lengths = list(range(1, 21))
     options = {"packing": False, "seed": 0, "epochs": 1}
-    for batch in batch_schedule(lengths, length_buckets=BUCKETS, batch_tokens=40, **options):
+    for batch in batch_schedule(lengths, length_buckets=BUCKETS, num_rows=rows_of(40), **options):
         for (index,) in batch.rows:
             assert batch.row_tokens == next(bucket for bucket in BUCKETS if lengths[index] <= bucket)
 
 
 @pytest.mark.parametrize("packing", [False, True])
 def test_epochs_and_seeds_differ_in_their_order(packing):
-    options = {"length_buckets": [8], "batch_tokens": 8, "packing": packing}
+    options = {"length_buckets": [8], "num_rows": rows_of(8), "packing": packing}
     once = batch_schedule([4] * 12, seed=0, epochs=1, **options)
     both = batch_schedule([4] * 12, seed=0, epochs=2, **options)
     other_seed = batch_schedule([4] * 12, seed=1, epochs=1, **options)
@@ -84,6 +103,6 @@ def test_at_most_one_row_of_few_packed_ones_is_not_half_full(lengths):
 
 
 def test_a_schedule_without_a_sample_that_fits_says_so():
-    options = {"batch_tokens": 4, "packing": False, "seed": 0, "steps": 1}
+    options = {"num_rows": rows_of(4), "packing": False, "seed": 0, "steps": 1}
     with pytest.raises(ValueError, match=r"no sample fits the length buckets \[4\]: found 1 samples of 9 tokens"):
         batch_schedule([9], length_buckets=[4], **options)

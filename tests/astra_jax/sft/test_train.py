@@ -26,6 +26,7 @@ from astra_jax.sft.data import make_batch, render_sample
 from astra_jax.sft.stage import batches_of, first_params, run_sft
 from astra_jax.sft.train import LOSSES, sft_loss
 from astra_jax.testing import tiny_environment
+from astra_jax.training import run as run_module
 from astra_jax.training.optimizer import learning_rate_schedule, make_optimizer
 from astra_jax.training.run import NotFinite, checked_parts
 from synthesis.record_io import write_records
@@ -211,7 +212,8 @@ def test_a_step_that_is_not_finite_is_not_applied_but_told_of(undisturbed, tmp_p
 
 
 def test_too_many_steps_in_a_row_that_are_not_finite_stop_the_run_which_can_go_on(undisturbed, tmp_path, monkeypatch):
-    run = undisturbed.model_copy(update={"out": tmp_path / "run", "max_not_finite_steps": 2})
+    run = undisturbed.model_copy(update={"out": tmp_path / "run"})
+    monkeypatch.setattr(run_module, "_MAX_NOT_FINITE_STEPS", 2)
     with monkeypatch.context() as spoiled:
         spoil_batches(spoiled, {1, 4, 5})
         with pytest.raises(
