@@ -5,6 +5,7 @@ Dimensions: n tokens of all rows · i, o sizes of the axes that are summed over 
 
 from __future__ import annotations
 
+import functools
 import math
 
 import jax
@@ -22,9 +23,9 @@ def project(x: jax.Array, weights: jax.Array) -> jax.Array:
     (1, 3, 5)
     """
     num_in = x.ndim - 2
-    weights = weights.astype(x.dtype)
     if ambient_mesh() is not None:
-        return jnp.tensordot(x, weights, num_in)
+        return _sharded_product(num_in, x, weights)
+    weights = weights.astype(x.dtype)
     # One row per token: for the gradient of three-dimensional products XLA's CPU backend first copies the activations
     # transposed, which takes longer than the product. Under a mesh B and T are sharded apart and must stay so.
     out = weights.shape[num_in:]
@@ -32,6 +33,30 @@ def project(x: jax.Array, weights: jax.Array) -> jax.Array:
     on_matrix_units = x.dtype == jnp.bfloat16 and jax.default_backend() == "cpu"
     rows_no = _rounded_product(x_ni, weights_io) if on_matrix_units else x_ni @ weights_io
     return rows_no.reshape(*x.shape[:2], *out)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _sharded_product(num_in: int, x: jax.Array, weights: jax.Array) -> jax.Array:
+    """Return the product over `num_in` axes; the gradient of float32 weights is summed over chips in float32.
+
+    XLA's own is rounded to the type of x on each chip, and the rounded parts are summed.
+    """
+    return jnp.tensordot(x, weights.astype(x.dtype), num_in)
+
+
+def _sharded_forward(num_in: int, x: jax.Array, weights: jax.Array) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
+    return _sharded_product(num_in, x, weights), (x, weights)
+
+
+def _sharded_backward(num_in: int, read: tuple[jax.Array, jax.Array], d: jax.Array) -> tuple[jax.Array, jax.Array]:
+    x, weights = read
+    out_axes = tuple(range(2, d.ndim)), tuple(range(num_in, weights.ndim))
+    dx = jnp.tensordot(d, weights.astype(x.dtype), out_axes)
+    tokens = ((0, 1), (0, 1))
+    return dx, jnp.tensordot(x, d, tokens, preferred_element_type=weights.dtype)
+
+
+_sharded_product.defvjp(_sharded_forward, _sharded_backward)
 
 
 @jax.custom_vjp

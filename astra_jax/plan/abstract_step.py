@@ -65,12 +65,11 @@ def partitioner_bytes(model: ModelConfig, mesh: Mesh, tokens: int, *, trains: bo
     """Layers' weights gathered where they are stored in parts, and sums over `tensor` after each branch of a layer.
 
     Training gathers weights once more for the backward pass, which scatters their gradients and sums over `tensor` too,
-    for each of the `parts` of a batch. Gradients are sent in the type of the products, since weights are cast to it
-    first, and copies of the weights over `data` add them up. `tokens` are those that a data × fsdp × context shard
-    computes.
+    for each of the `parts` of a batch. Gradients are sent in the type of the weights, and copies of the weights over
+    `data` add them up. `tokens` are those that a data × fsdp × context shard computes.
     """
     passes = 2 if trains else 1
-    itemsize = jnp.dtype(model.dtype).itemsize
+    itemsize, gradients = jnp.dtype(model.dtype).itemsize, jnp.dtype(model.param_dtype).itemsize
     found = {}
     stored, tensor = mesh.shape["fsdp"] * mesh.shape["context"], mesh.shape["tensor"]
     if stored > 1:
@@ -78,9 +77,10 @@ def partitioner_bytes(model: ModelConfig, mesh: Mesh, tokens: int, *, trains: bo
         params = abstract_params(model)
         found["all_gather of weights over fsdp × context"] = passes * share * _size_of_layers(params)
         if trains:
-            found["reduce_scatter of weights over fsdp × context"] = share * _size_of_layers(learnt(params))
+            summed = share * gradients / itemsize
+            found["reduce_scatter of weights over fsdp × context"] = summed * _size_of_layers(learnt(params))
     if trains and (data := mesh.shape["data"]) > 1:
-        share = parts / tensor / stored * itemsize * 2 * (data - 1) / data
+        share = parts / tensor / stored * gradients * 2 * (data - 1) / data
         found["all_reduce of gradients over data"] = share * _size_of_layers(learnt(abstract_params(model)))
     if tensor > 1:
         sums = passes * 2 * model.num_layers * tokens * model.hidden_size * itemsize

@@ -27,6 +27,8 @@ def test_sft_has_the_papers_settings(size, learning_rate, context):
     model = config.model_overrides.of(config.model)
     assert (model.dtype, model.param_dtype, model.remat) == ("bfloat16", "float32", "full")
     model.require_context(config.length_buckets[-1])
+    rl = load_config(RLConfig, CONFIGS / f"paper_rl_{size}.toml")
+    assert model.yarn == rl.model_overrides.yarn, "RL would begin with another rope than SFT ended with"
 
 
 @pytest.mark.parametrize("size", ["14b", "32b"])

@@ -4,8 +4,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.sharding import NamedSharding, PartitionSpec
 
 from astra_jax.model.projection import project
+from astra_jax.model.sharding import MeshConfig, make_mesh
 
 B, T, N, H, D = 2, 24, 3, 8, 40
 
@@ -29,6 +31,26 @@ def test_gradients_of_float32_weights_reach_them_through_bfloat16_activations():
     gradient = jax.grad(lambda weights: project(x, weights).astype(jnp.float32).sum())(weights)
     assert gradient.dtype == jnp.float32
     np.testing.assert_array_equal(gradient, np.full((6, 5), 4.0))
+
+
+def test_over_a_mesh_gradients_of_float32_weights_are_summed_before_they_are_rounded():
+    rng = np.random.default_rng(2)
+    x, d = (jnp.asarray(rng.standard_normal((8, T, *shape)), jnp.bfloat16) for shape in ((N, H), (D,)))
+    weights = jnp.asarray(rng.standard_normal((N, H, D)), jnp.float32)
+
+    def gradients(weights: jax.Array, x: jax.Array, d: jax.Array) -> tuple[jax.Array, jax.Array]:
+        return jax.vjp(project, x, weights)[1](d)
+
+    mesh = make_mesh(MeshConfig(fsdp=4, tensor=2), jax.devices()[:8])
+    with jax.set_mesh(mesh):
+        rows = NamedSharding(mesh, PartitionSpec("fsdp"))
+        placed = jax.device_put(weights, NamedSharding(mesh, PartitionSpec(None, "fsdp", "tensor")))
+        dx, dweights = jax.jit(gradients)(placed, jax.device_put(x, rows), jax.device_put(d, rows))
+    x64, d64 = (np.asarray(each, np.float64) for each in (x, d))
+    exact = np.einsum("btnh,btd->nhd", x64, d64)
+    assert dweights.dtype == jnp.float32
+    assert np.abs(dweights - exact).max() < 1e-5 * np.abs(exact).max()  # rounded parts: 3e-3
+    assert_rounded(dx, np.einsum("btd,nhd->btnh", d64, np.asarray(weights.astype(jnp.bfloat16), np.float64)))
 
 
 def test_float32_products_are_not_rounded():

@@ -189,7 +189,7 @@ _8_CHIPS = ("mesh={fsdp=2, context=4}", "rollout_mesh={data=2, tensor=4}")
     ("config", "overrides", "message"),
     [
         (PAPER_RL, (*_8_CHIPS, "mesh.tensor=3"), "a mesh of data 1 × fsdp 2 × context 4 × tensor 3 needs 24 devices"),
-        (PAPER_RL, (*_8_CHIPS, "accumulation=3"), "accumulation × data × fsdp = 3 × 2 rows, found 256"),
+        (PAPER_RL, (*_8_CHIPS, "accumulation=3"), "accumulation × data × fsdp = 3 × 2 rows, found 32"),
         (PAPER_RL, (*_8_CHIPS, "rollout.max_response_tokens=110000"), "135600 tokens exceed the model's context"),
         (PAPER_RL, (*_8_CHIPS, "rollout_mesh.context=2"), "rollout_mesh.context: expected 1"),
         (
@@ -198,8 +198,8 @@ _8_CHIPS = ("mesh={fsdp=2, context=4}", "rollout_mesh={data=2, tensor=4}")
             "expected a rollout_mesh of the 8 devices of the mesh, found one of 16",
         ),
         (PAPER_RL, (*_8_CHIPS, _SIX_HEADS), "tensor = 4 does not divide num_heads = 6"),
-        (PAPER_SFT, ("mesh={fsdp=8}", "batch_tokens=20480"), "accumulation × data × fsdp = 1 × 8 rows, found 1"),
-        (PAPER_SFT, ("mesh={fsdp=8}", "length_buckets=[65536]", "batch_tokens=524288"), "the model's context of 40960"),
+        (PAPER_SFT, ("mesh={fsdp=8}", "batch_rows=1"), "accumulation × data × fsdp = 1 × 8 rows, found 1"),
+        (PAPER_SFT, ("mesh={fsdp=8}", "length_buckets=[262144]", "batch_rows=8"), "the model's context of 131072"),
     ],
 )
 def test_a_plan_is_refused_as_the_run_would_be_before_anything_is_compiled(config, overrides, message, monkeypatch):
@@ -266,7 +266,8 @@ def test_moments_are_counted_where_they_wait_while_episodes_are_rolled_out():
 
 def test_a_run_of_adapters_has_moments_and_gradients_of_them_alone_and_two_thirds_of_the_flops():
     def of(*overrides):
-        config = load_run_config(PAPER_RL, (*_8_CHIPS, "optimizer_waits_on_host=false", *overrides))
+        one_each = ("episodes_per_row=1", "accumulation=64")
+        config = load_run_config(PAPER_RL, (*_8_CHIPS, "optimizer_waits_on_host=false", *one_each, *overrides))
         mesh = training_mesh(config.mesh)
         rollouts = rollout_steps(config, config.model, rollout_mesh(config.rollout_mesh, mesh), mesh)
         return rl_learner_step(config, config.model, mesh), rollouts["decode"]
@@ -283,12 +284,12 @@ def test_a_run_of_adapters_has_moments_and_gradients_of_them_alone_and_two_third
 
 def test_a_step_whose_rows_share_prompts_needs_half_of_the_flops():
     """At 25,600 + 10,000 tokens and 8 episodes a group."""
-    tokens = "rollout.max_response_tokens=10000"
+    tokens = ("rollout.max_response_tokens=10000", "length_bucket_tokens=8192")
     shared, plain = (
         rl_learner_step(config, config.model, training_mesh(config.mesh))
         for config in (
-            load_run_config(PAPER_RL, (*_8_CHIPS, tokens, "episodes_per_row=8", "accumulation=8")),
-            load_run_config(PAPER_RL, (*_8_CHIPS, tokens, "accumulation=64")),
+            load_run_config(PAPER_RL, (*_8_CHIPS, *tokens, "accumulation=8")),
+            load_run_config(PAPER_RL, (*_8_CHIPS, *tokens, "episodes_per_row=1", "accumulation=64")),
         )
     )
     assert shared.work == "32 rows of 106,496 tokens, 80,000 of them learnt, in 8 parts"
