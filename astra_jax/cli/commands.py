@@ -279,7 +279,13 @@ def _add_plan(commands: Commands) -> None:
         "Compiles every step of `astra sft CONFIG` or `astra rl CONFIG` for a pod; exit 1 where one does not fit."
     )
     plan.set_defaults(patience_seconds=0.5)  # it holds nothing, and compilers hear no signal
-    plan.add_argument("--topology", required=True, metavar="T", help="e.g. v5p:4x4x4, v5e:2x4, v6e:1x1, h100:8")
+    plan.add_argument("--topology", required=True, metavar="T", help="e.g. v5p:4x4x4, 2*v5p:4x4x4, v5e:2x4, h100:8")
+    plan.add_argument(
+        "--fit",
+        type=Path,
+        metavar="FILE",
+        help="write the config with the layout that is quickest there, and plan that",
+    )
 
 
 def _plan(options: argparse.Namespace) -> int | None:
@@ -288,7 +294,15 @@ def _plan(options: argparse.Namespace) -> int | None:
     os.environ.update(PLAN_ENVIRONMENT)  # before JAX is imported
     from astra_jax.plan.plan import load_run_config, plan
 
-    planned = plan(load_run_config(options.config, options.overrides), options.topology)
+    config = load_run_config(options.config, options.overrides)
+    if options.fit is not None:
+        from astra_jax.plan.fit import fitted, written
+
+        config, tried = fitted(config, options.topology)
+        text = written(options.config.read_text(encoding="utf-8"), config, options.topology)
+        options.fit.write_text(text, encoding="utf-8")
+        print("\n".join([*tried, f"fit -> {options.fit}"]), file=sys.stderr if options.json else sys.stdout)
+    planned = plan(config, options.topology)
     print(json.dumps(planned.to_json()) if options.json else planned.render())
     return None if planned.fits else 1
 

@@ -7,6 +7,7 @@ learner_steps    The learner's steps of `astra sft` and `astra rl`, ready to be 
 abstract_step    A jitted step of a run with the shapes of its arguments on a mesh; nothing is allocated.
 compiled_memory  The compiler's answer about memory, kept on disk: no program is compiled twice.
 rollout_steps    Programs of a rollout of `astra rl` in their largest shapes: they read and they sample.
+fit              The layout of a run that is quickest on a topology, by the plan's own clock: `astra plan --fit`.
 """
 
 PLAN_ENVIRONMENT = {"JAX_PLATFORMS": "cpu", "TPU_SKIP_MDS_QUERY": "1", "ALLOW_MULTIPLE_LIBTPU_LOAD": "1"}

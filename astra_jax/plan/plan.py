@@ -192,20 +192,12 @@ def plan(config: SFTConfig | RLConfig, topology: str) -> Plan:
         CheckpointError: the config names no `model`, and `init` is not there.
         CompilerMissing: libtpu is not installed.
     """
-    (chip, compiled_for), model = chip_of(topology), _model(config)
-    devices = _devices(compiled_for)
-    mesh = training_mesh(config.mesh, devices)
-    assert mesh is not None  # on TPU there is always one
+    chip, compiled_for = chip_of(topology)
+    devices = devices_of(compiled_for)
+    abstract_steps = learner_of(config, devices)
     rollouts = None
-    if isinstance(config, SFTConfig):
-        sft_stage.require_layout(config, model, mesh)
-        abstract_steps = sft_steps(config, model, mesh)
-    else:
-        rl_stage.require_layout(config, model, mesh)
-        decode_mesh = rollout_mesh(config.rollout_mesh, mesh)
-        assert decode_mesh is not None
-        abstract_steps = rollout_steps(config, model, decode_mesh, mesh)
-        abstract_steps["rl_learner"] = rl_learner_step(config, model, mesh)
+    if isinstance(config, RLConfig):
+        abstract_steps = {**rollouts_of(config, devices), **abstract_steps}
         rollouts = episodes_in_flight(config)
     return Plan(
         topology=topology,
@@ -213,12 +205,48 @@ def plan(config: SFTConfig | RLConfig, topology: str) -> Plan:
         hbm_bytes=int(chip.hbm_bytes),
         libtpu=importlib.metadata.version("libtpu"),
         compiled_for=compiled_for,
-        steps={name: _plan_step(name, step, compiled_for, chip) for name, step in abstract_steps.items()},
+        steps={name: plan_step(name, step, compiled_for, chip) for name, step in abstract_steps.items()},
         rollouts=rollouts,
     )
 
 
-def _model(config: SFTConfig | RLConfig) -> ModelConfig:
+def learner_of(config: SFTConfig | RLConfig, devices: Sequence[jax.Device]) -> dict[str, AbstractStep]:
+    """Return the learner's steps before they are compiled.
+
+    Raises:
+        ConfigError: the run would refuse this layout.
+        CheckpointError: as `plan`.
+    """
+    model, mesh = model_of(config), training_mesh(config.mesh, devices)
+    assert mesh is not None  # on TPU there is always one
+    if isinstance(config, SFTConfig):
+        sft_stage.require_layout(config, model, mesh)
+        return sft_steps(config, model, mesh)
+    rl_stage.require_layout(config, model, mesh)
+    return {"rl_learner": rl_learner_step(config, model, mesh)}
+
+
+def rollouts_of(config: RLConfig, devices: Sequence[jax.Device]) -> dict[str, AbstractStep]:
+    """Return the steps of a rollout before they are compiled.
+
+    Raises:
+        ConfigError, CheckpointError: as `learner_of`.
+    """
+    model, mesh = model_of(config), training_mesh(config.mesh, devices)
+    decode_mesh = rollout_mesh(config.rollout_mesh, mesh)
+    assert mesh is not None
+    assert decode_mesh is not None
+    rl_stage.require_layout(config, model, mesh)
+    return rollout_steps(config, model, decode_mesh, mesh)
+
+
+def model_of(config: SFTConfig | RLConfig) -> ModelConfig:
+    """Return the model of a run.
+
+    Raises:
+        ConfigError: the config names none.
+        CheckpointError: `init` is not there.
+    """
     if config.model is not None:
         return config.model_overrides.of(config.model)
     if config.init is None:
@@ -229,7 +257,13 @@ def _model(config: SFTConfig | RLConfig) -> ModelConfig:
     return config.model_overrides.of(read_model(config.init))
 
 
-def _devices(topology: str) -> Sequence[jax.Device]:
+def devices_of(topology: str) -> Sequence[jax.Device]:
+    """Return the devices of a topology, which are there in name only.
+
+    Raises:
+        CompilerMissing: libtpu is not installed.
+        ConfigError: there is no such topology.
+    """
     if importlib.util.find_spec("libtpu") is None:
         raise CompilerMissing("the TPU compiler libtpu is not installed: pip install 'astra-jax[plan]'")
     slices, kind, sizes = slices_and_kind(topology)
@@ -240,30 +274,58 @@ def _devices(topology: str) -> Sequence[jax.Device]:
         raise ConfigError(f"there is no topology {topology!r}: {str(error).splitlines()[0]}") from error
 
 
-def _plan_step(name: str, step: AbstractStep, topology: str, chip: Chip) -> StepPlan:
-    print(f"astra: {name}, {step.work}: compiling, which may take minutes", file=sys.stderr)
-    started = time.monotonic()
+@dataclasses.dataclass(frozen=True)
+class Traced:
+    """A step that was traced and not compiled; bytes and seconds are per chip and step."""
+
+    flops: float
+    collective_bytes: dict[str, float]
+    roofline_seconds: dict[str, float]
+
+    @property
+    def seconds(self) -> float:
+        """The longest of its rooflines."""
+        return max(self.roofline_seconds.values())
+
+
+def traced(step: AbstractStep, chip: Chip) -> tuple[Traced, jax.stages.Traced]:
+    """Trace a step and count its costs, which takes seconds where a compilation takes minutes."""
     with jax.set_mesh(step.mesh):
-        traced = step.trace()
+        program = step.trace()
         of_call = jaxpr_costs(
-            traced.jaxpr.jaxpr, mesh_shape=step.mesh.shape, kernels=step.kernels, while_trips=step.while_trips
+            program.jaxpr.jaxpr, mesh_shape=step.mesh.shape, kernels=step.kernels, while_trips=step.while_trips
         )
-        costs = Costs()
-        costs.add(of_call, step.calls)
-        # The device is there in name only, yet its client is the compiler, and knows its version.
-        compiler = f"jax {jax.__version__} {step.mesh.devices.flat[0].client.platform_version}"
-        memory, from_cache = compiled_memory(traced.lower(), topology=topology, compiler=compiler)
+    costs = Costs()
+    costs.add(of_call, step.calls)
     collective_bytes = {f"{kind} over {axes}": size for (kind, axes), size in sorted(costs.collective_bytes.items())}
     collective_bytes |= step.partitioner_bytes
     # Whatever goes over `data` is counted as if all of it crossed from slice to slice.
     crosses = num_slices(step.mesh.devices.flat) > 1
     crossing = sum(size for name, size in collective_bytes.items() if crosses and "data" in name.partition(" over ")[2])
     between = {"network between slices": crossing / chip.between_slices_bytes_per_second} if crossing else {}
+    # `costs` counts each weight as if one chip read it, which is corrected here.
+    hbm_bytes = costs.hbm_bytes + step.weight_bytes * (1 - step.mesh.shape["tensor"] / step.mesh.size)
+    seconds = {
+        "compute": costs.flops / chip.flops_per_second,
+        "hbm": hbm_bytes / chip.hbm_bytes_per_second,
+        "interconnect": (sum(collective_bytes.values()) - crossing) / chip.interconnect_bytes_per_second,
+        **between,
+    }
+    return Traced(costs.flops, collective_bytes, seconds), program
+
+
+def plan_step(name: str, step: AbstractStep, topology: str, chip: Chip) -> StepPlan:
+    """Compile one step."""
+    print(f"astra: {name}, {step.work}: compiling, which may take minutes", file=sys.stderr)
+    started = time.monotonic()
+    found, program = traced(step, chip)
+    # The device is there in name only, yet its client is the compiler, and knows its version.
+    compiler = f"jax {jax.__version__} {step.mesh.devices.flat[0].client.platform_version}"
+    with jax.set_mesh(step.mesh):
+        memory, from_cache = compiled_memory(program.lower(), topology=topology, compiler=compiler)
     peak_bytes = memory.peak_bytes + sum(step.resident_bytes.values())
     # The compiler tells one peak; bytes that follow from shapes are subtracted, and the rest is called temporaries.
     temporaries = max(0, memory.peak_bytes - sum(step.bytes_by_category.values()))
-    # `costs` counts each weight as if one chip read it, which is corrected here.
-    hbm_bytes = costs.hbm_bytes + step.weight_bytes * (1 - step.mesh.shape["tensor"] / step.mesh.size)
     return StepPlan(
         work=step.work,
         peak_bytes=peak_bytes,
@@ -274,15 +336,10 @@ def _plan_step(name: str, step: AbstractStep, topology: str, chip: Chip) -> Step
             **step.resident_bytes,
             "headroom": int(chip.hbm_bytes) - peak_bytes,
         },
-        compiled_flops=costs.flops * step.mesh.size,
+        compiled_flops=found.flops * step.mesh.size,
         model_flops=step.model_flops,
-        collective_bytes=collective_bytes,
-        roofline_seconds={
-            "compute": costs.flops / chip.flops_per_second,
-            "hbm": hbm_bytes / chip.hbm_bytes_per_second,
-            "interconnect": (sum(collective_bytes.values()) - crossing) / chip.interconnect_bytes_per_second,
-            **between,
-        },
+        collective_bytes=found.collective_bytes,
+        roofline_seconds=found.roofline_seconds,
         tokens=step.tokens,
         compile_seconds=time.monotonic() - started,
         from_cache=from_cache,

@@ -203,7 +203,7 @@ _8_CHIPS = ("mesh={fsdp=2, context=4}", "rollout_mesh={data=2, tensor=4}")
     ],
 )
 def test_a_plan_is_refused_as_the_run_would_be_before_anything_is_compiled(config, overrides, message, monkeypatch):
-    monkeypatch.setattr(plan_module, "_devices", lambda _: jax.devices())
+    monkeypatch.setattr(plan_module, "devices_of", lambda _: jax.devices())
     with pytest.raises(ConfigError, match=message):
         plan(load_run_config(config, overrides), "v5p:2x2x2")
 
