@@ -169,7 +169,7 @@ from astra_jax.engine.kv_pages import empty_pages, pages_shardings
 from astra_jax.model.sharding import MeshConfig, make_mesh, spec
 from astra_jax.plan.abstract_step import bytes_per_chip, with_shardings
 from astra_jax.plan.compiled_memory import compiled_memory
-from astra_jax.plan.plan import _devices
+from astra_jax.plan.plan import devices_of
 from astra_jax.plan.rollout_steps import rollout_steps
 from astra_jax.rl.config import RLConfig
 model = dict(vocab_size=512, hidden_size=128, num_layers=2, num_heads=4, num_kv_heads=2, head_dim=128,
@@ -177,7 +177,7 @@ model = dict(vocab_size=512, hidden_size=128, num_layers=2, num_heads=4, num_kv_
 rollout = dict(max_prompt_tokens=1024, max_response_tokens=8192, max_turns=1)
 config = RLConfig(seed=0, out="runs/none", environments="runs/none", init="runs/none", model=model, rollout=rollout,
                   steps=1, group_size=8, groups_per_step=8, groups_per_rollout=8, optimizer={"learning_rate": 1e-5})
-mesh = make_mesh(MeshConfig(data=2, tensor=2), _devices(sys.argv[1]))
+mesh = make_mesh(MeshConfig(data=2, tensor=2), devices_of(sys.argv[1]))
 found = {}
 for name, step in rollout_steps(config, config.model, mesh, mesh).items():
     if "KV pool" in step.bytes_by_category:
