@@ -298,8 +298,10 @@ def _plan(options: argparse.Namespace) -> int | None:
     if options.fit is not None:
         from astra_jax.plan.fit import fitted, written
 
+        before = options.config.read_text(encoding="utf-8")
+        written(before, config, options.topology)  # raises before minutes of compiling what would be raised after them
         config, tried = fitted(config, options.topology)
-        text = written(options.config.read_text(encoding="utf-8"), config, options.topology)
+        text = written(before, config, options.topology)
         options.fit.write_text(text, encoding="utf-8")
         print("\n".join([*tried, f"fit -> {options.fit}"]), file=sys.stderr if options.json else sys.stdout)
     planned = plan(config, options.topology)

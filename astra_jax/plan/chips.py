@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -20,14 +21,17 @@ class Chip(NamedTuple):
     """Peak over all links of the chip together."""
     between_slices_bytes_per_second: float = 0.0
     """The chip's share of its host's network; 0 for a GPU."""
+    host_bytes: float = math.inf
+    """The chip's share of its host's memory; a GPU's host may have any."""
 
 
 # cloud.google.com/tpu/docs/v5e, /v5p, /v6e, "System architecture"; interconnect there in Gbit/s: 1,600, 4,800, 3,584.
-# The network between slices: jax-ml.github.io/scaling-book, "TPU specs", 25, 50 and 100 Gbit/s of a chip.
+# The network between slices: jax-ml.github.io/scaling-book, "TPU specs", 25, 50 and 100 Gbit/s of a chip. Memory of
+# hosts: cloud.google.com/compute/docs/tpus/tpu-machines, 192, 448 and 720 GB for four chips.
 CHIPS: Mapping[str, Chip] = {
-    "v5e": Chip(197e12, 16 * 2**30, 819e9, 200e9, 3.125e9),
-    "v5p": Chip(459e12, 95 * 2**30, 2765e9, 600e9, 6.25e9),
-    "v6e": Chip(918e12, 32 * 2**30, 1640e9, 448e9, 12.5e9),
+    "v5e": Chip(197e12, 16 * 2**30, 819e9, 200e9, 3.125e9, 48e9),
+    "v5p": Chip(459e12, 95 * 2**30, 2765e9, 600e9, 6.25e9, 112e9),
+    "v6e": Chip(918e12, 32 * 2**30, 1640e9, 448e9, 12.5e9, 180e9),
 }
 
 

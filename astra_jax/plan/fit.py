@@ -64,6 +64,7 @@ def fitted(config: SFTConfig | RLConfig, topology: str) -> tuple[SFTConfig | RLC
     """
     chip, compiled_for = chip_of(topology)
     devices, room = devices_of(compiled_for), int(_ROOM * chip.hbm_bytes)
+    _require_context(config)  # what no layout would mend is said before any is tried
     layouts = list(_learner_layouts(config, devices, chip))
     config, lines = _first_that_fits(config, layouts, compiled_for, chip, room)
     if isinstance(config, RLConfig):
@@ -77,13 +78,13 @@ def written(text: str, config: SFTConfig | RLConfig, topology: str) -> str:
     """Return a config's text with the layout of another config of the same recipe; its other lines stay as they are.
 
     Raises:
-        ConfigError: the text says something else than the config in another key.
+        ConfigError: the text says something else than the config in another key, or cannot be changed line by line.
     """
     values = config.model_dump(mode="json", include=set(_KEYS), exclude_none=True, exclude_defaults=True)
     lines: list[str] = []
     is_replaced = False
     for line in text.splitlines():
-        header, key = re.match(r"\[+([\w-]+)", line), re.match(r"([\w-]+) *=", line)
+        header, key = re.match(r"\[+([\w-]+)", line), re.match(r"([\w-]+)[\w.-]* *=", line)
         if header is not None:
             is_replaced = header[1] in _KEYS
         # Keys behind a header are those of its table.
@@ -95,7 +96,11 @@ def written(text: str, config: SFTConfig | RLConfig, topology: str) -> str:
     chosen = [f"{key} = {_toml(values[key])}" for key in _KEYS if key in values]
     by_fit = f"# By `astra plan --fit` for {topology}:"
     made = "\n".join([*lines[:first_table], by_fit, *chosen, "", *lines[first_table:]]) + "\n"
-    if parse_config(type(config), tomllib.loads(made), where="the fitted config") != config:
+    try:
+        said = parse_config(type(config), tomllib.loads(made), where="the fitted config")
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"the file is written in a way that --fit does not understand: {error}") from None
+    if said != config:
         raise ConfigError("the config has keys that its file does not; write them into the file before --fit")
     return made
 
@@ -104,6 +109,14 @@ def _toml(value: Any) -> str:
     if isinstance(value, dict):
         return "{ " + ", ".join(f"{key} = {_toml(each)}" for key, each in value.items()) + " }"
     return json.dumps(value)
+
+
+def _require_context(config: SFTConfig | RLConfig) -> None:
+    model = model_of(config)
+    if isinstance(config, RLConfig):
+        model.require_context(config.rollout.max_prompt_tokens + config.rollout.max_response_tokens)
+    else:
+        model.require_context(config.length_buckets[-1])
 
 
 def _learner_layouts(config: SFTConfig | RLConfig, devices: Sequence[jax.Device], chip: Chip) -> Iterator[Layout]:
@@ -192,24 +205,29 @@ def _first_that_fits(
             layout.known_bytes,
         ),
     )
-    lines, compiled = [], 0
+    # The last attempt is the layout that takes least, however slow.
+    fitting = [layout for layout in order if layout.known_bytes <= room]
+    if len(fitting) > _MOST_COMPILED:
+        least = min(fitting, key=lambda layout: layout.known_bytes)
+        tried = [*[each for each in fitting if each is not least][: _MOST_COMPILED - 1], least]
+        order = [layout for layout in order if layout.known_bytes > room or layout in tried]
+    lines = []
     for layout in order:
         about = f"{layout.words}: {layout.seconds:.3g} s at best"
         if layout.known_bytes > room:
             lines.append(f"{about}, {_gib(layout.known_bytes)} without temporaries: does not fit")
             continue
-        if compiled == _MOST_COMPILED:
-            break
-        compiled += 1
         changed = config.model_copy(update=layout.changes)
         steps = learner_of(changed, devices)
         if isinstance(changed, RLConfig) and "mesh" not in layout.changes:
             steps = rollouts_of(changed, devices)
         plans = [plan_step(name, step, compiled_for, chip) for name, step in steps.items()]
-        peak = max(plan.peak_bytes for plan in plans)
-        lines.append(f"{about}, {_gib(peak)}" + (": chosen" if peak <= room else ": does not fit"))
+        peak, on_host = max(plan.peak_bytes for plan in plans), max(plan.host_bytes for plan in plans)
+        fits = peak <= room and on_host <= _ROOM * chip.host_bytes
+        also = f" and {_gib(on_host)} on the host" if on_host else ""
+        lines.append(f"{about}, {_gib(peak)}{also}: {'chosen' if fits else 'does not fit'}")
         print(f"astra: {lines[-1]}", file=sys.stderr)
-        if peak <= room:
+        if fits:
             return changed, lines
     needs = "; ".join(lines) or "no layout has a row for each of its shards"
     raise ConfigError(f"no layout fits {_gib(room)} per chip: {needs}; take more chips, or a smaller batch or model")

@@ -11,6 +11,7 @@ from __future__ import annotations
 import dataclasses
 import importlib.metadata
 import importlib.util
+import math
 import sys
 import time
 from collections.abc import Sequence
@@ -83,6 +84,8 @@ class Plan:
     topology: str
     chips: int
     hbm_bytes: int
+    host_memory_bytes: float
+    """Of a host's memory, the share of one chip."""
     libtpu: str
     """The version of the TPU compiler."""
     compiled_for: str
@@ -93,8 +96,11 @@ class Plan:
 
     @property
     def fits(self) -> bool:
-        """Whether every step fits into the memory of a chip."""
-        return all(step.peak_bytes <= self.hbm_bytes for step in self.steps.values())
+        """Whether every step fits into the memory of a chip, and what waits on the host into a host's."""
+        return all(map(self._fits, self.steps.values()))
+
+    def _fits(self, step: StepPlan) -> bool:
+        return step.peak_bytes <= self.hbm_bytes and step.host_bytes <= self.host_memory_bytes
 
     def to_json(self) -> dict[str, Any]:
         """Return the machine-readable answer."""
@@ -131,11 +137,12 @@ class Plan:
         if self.rollouts is not None:
             lines.append(self.rollouts)
         for name, step in self.steps.items():
-            verdict = "fits" if step.peak_bytes <= self.hbm_bytes else "DOES NOT FIT"
+            verdict = "fits" if self._fits(step) else "DOES NOT FIT"
             lines.append(f"\n{name}, {step.work}: peak {step.peak_bytes / _GIB:.2f} GiB per chip, {verdict}")
             lines += [f"  {category:<28}{size / _GIB:8.2f} GiB" for category, size in step.bytes_by_category.items()]
             if step.host_bytes:
-                lines.append(f"  {'in the host’s memory':<28}{step.host_bytes / _GIB:8.2f} GiB")
+                share = "" if math.isinf(self.host_memory_bytes) else f" of {self.host_memory_bytes / _GIB:.0f}"
+                lines.append(f"  {'in the host’s memory':<28}{step.host_bytes / _GIB:8.2f}{share} GiB")
             flops, needed = step.compiled_flops, step.model_flops
             lines.append(f"  FLOPs compiled / model      {flops:.3g} / {needed:.3g} = {flops / needed:.3f}")
             lines += [f"  {kind:<44}{size / _GIB:8.2f} GiB sent" for kind, size in step.collective_bytes.items()]
@@ -143,7 +150,11 @@ class Plan:
             lines.append(f"  bound by {step.bound}, {step.tokens_per_second:,.0f} tokens/s at best")
             source = "known from an earlier run" if step.from_cache else "compiled"
             lines.append(f"  {source} in {step.compile_seconds:.0f} s")
-            if verdict != "fits":
+            if step.host_bytes > self.host_memory_bytes:
+                lines.append(
+                    "  the host's memory is too small: set model_overrides.remat to full, or raise accumulation"
+                )
+            elif verdict != "fits":
                 needs = {name: size for name, size in step.bytes_by_category.items() if name in _ADVICE}
                 largest = max(needs, key=lambda name: needs[name])
                 lines.append(f"  the largest category is {largest}: {_ADVICE[largest]}")
@@ -193,6 +204,7 @@ def plan(config: SFTConfig | RLConfig, topology: str) -> Plan:
         CompilerMissing: libtpu is not installed.
     """
     chip, compiled_for = chip_of(topology)
+    model_of(config)  # raises before the compiler is looked for
     devices = devices_of(compiled_for)
     abstract_steps = learner_of(config, devices)
     rollouts = None
@@ -203,6 +215,7 @@ def plan(config: SFTConfig | RLConfig, topology: str) -> Plan:
         topology=topology,
         chips=len(devices),
         hbm_bytes=int(chip.hbm_bytes),
+        host_memory_bytes=chip.host_bytes,
         libtpu=importlib.metadata.version("libtpu"),
         compiled_for=compiled_for,
         steps={name: plan_step(name, step, compiled_for, chip) for name, step in abstract_steps.items()},

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -49,11 +51,11 @@ def test_a_key_that_the_file_does_not_have_is_not_lost():
 
 def test_the_quickest_that_fits_is_chosen_and_one_that_copies_moments_comes_last(monkeypatch):
     config = load_run_config(ROOT / "configs" / "paper_sft_14b.toml")
-    peaks = {"quick": 90, "quicker": 120, "waits": 50, "slow": 10, "huge": 0}
+    peaks = {"on_host": 1, "quick": 90, "quicker": 120, "waits": 50, "slow": 10, "huge": 0}
 
     class Step:
         def __init__(self, words: str):
-            self.peak_bytes = peaks[words]
+            self.peak_bytes, self.host_bytes = peaks[words], 50 if words == "on_host" else 0
 
     compiled: list[str] = []
 
@@ -73,14 +75,16 @@ def test_the_quickest_that_fits_is_chosen_and_one_that_copies_moments_comes_last
         layout("waits", 2.0, 1, optimizer_waits_on_host=True),
         layout("quick", 2.001, 5),
         layout("quicker", 1.0, 5),
+        layout("on_host", 1.5, 5),
         layout("huge", 0.5, 101),
     ]
-    chosen, lines = fit_module._first_that_fits(config, layouts, "v5p:4x4x4", None, 100)  # type: ignore[arg-type]
+    chip: Any = SimpleNamespace(host_bytes=40)
+    chosen, lines = fit_module._first_that_fits(config, layouts, "v5p:4x4x4", chip, 100)
     assert chosen.out == Path("quick")
-    assert compiled == ["quicker", "quick"]
-    assert [line.partition(":")[0] for line in lines] == ["huge", "quicker", "quick"]
+    assert compiled == ["quicker", "on_host", "quick"]
+    assert [line.partition(":")[0] for line in lines] == ["huge", "quicker", "on_host", "quick"]
     with pytest.raises(ConfigError, match=r"no layout fits .*huge: .*does not fit; take more chips"):
-        fit_module._first_that_fits(config, layouts[-1:], "v5p:4x4x4", None, 100)  # type: ignore[arg-type]
+        fit_module._first_that_fits(config, layouts[-1:], "v5p:4x4x4", chip, 100)
 
 
 _FIT = """

@@ -1,5 +1,6 @@
 """The real steps compiled for a TPU that is not there."""
 
+import dataclasses
 import json
 import math
 import os
@@ -227,7 +228,9 @@ def test_a_plan_of_a_checkpoint_that_is_not_there_needs_the_models_name(tmp_path
 def test_a_step_that_does_not_fit_names_a_remedy(pool):
     sizes = {"parameters": 2**29, pool: 2**30, "headroom": -1}
     step = StepPlan("4 rows", 2**31, 0, sizes, 1.0, 1.0, {}, {"hbm": 2.0}, 6, 0.0, False)
-    made = Plan("v5p:4x4x4", 64, 2**30, "0.0.42", "v5p:4x4x4", {"decode": step}, "4 episodes of 9 tokens in flight")
+    made = Plan(
+        "v5p:4x4x4", 64, 2**30, 2**31, "0.0.42", "v5p:4x4x4", {"decode": step}, "4 episodes of 9 tokens in flight"
+    )
     text, answer = made.render(), made.to_json()
     assert text.splitlines()[:2] == [
         "v5p:4x4x4: 64 chips of 1 GiB; compiled by libtpu 0.0.42",
@@ -239,9 +242,19 @@ def test_a_step_that_does_not_fit_names_a_remedy(pool):
     assert (answer["fits"], answer["rollouts"]) == (False, "4 episodes of 9 tokens in flight")
 
 
+def test_what_waits_on_the_host_has_to_fit_there():
+    step = StepPlan("4 rows", 2**20, 3 * 2**30, {"headroom": 1}, 1.0, 1.0, {}, {"hbm": 2.0}, 6, 0.0, False)
+    made = Plan("v5p:4x4x4", 64, 2**30, 2 * 2**30, "0.0.42", "v5p:4x4x4", {"rl_learner": step})
+    assert not made.fits
+    assert "DOES NOT FIT" in made.render()
+    assert "in the host’s memory            3.00 of 2 GiB" in made.render()
+    assert "the host's memory is too small: set model_overrides.remat to full" in made.render()
+    assert dataclasses.replace(made, host_memory_bytes=4 * 2**30).fits
+
+
 def test_a_plan_for_gpus_says_that_tpus_stand_in():
     chip, compiled_for = chip_of("h100:8")
-    made = Plan("h100:8", 8, int(chip.hbm_bytes), "0.0.42", compiled_for, {})
+    made = Plan("h100:8", 8, int(chip.hbm_bytes), chip.host_bytes, "0.0.42", compiled_for, {})
     assert made.render().splitlines() == [
         "h100:8: 8 chips of 76 GiB; compiled by libtpu 0.0.42",
         "compiled for TPUs in their place (v5p:2x2x2): weights, moments and pages are the same on a GPU; temporaries "
