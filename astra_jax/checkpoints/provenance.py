@@ -67,10 +67,12 @@ class Provenance(Frozen):
     """Names of files and their SHA-256, one dict for each conversion from a HuggingFace folder, in order."""
 
     @property
-    def has_untrained_tokens(self) -> bool:
-        """Whether control tokens were added, and no stage has trained the embeddings since."""
+    def has_untrained_calls(self) -> bool:
+        """Whether the token that begins a call was added, and no stage has trained the embeddings since."""
         was_trained = any(stage.config.get("lora") is None for stage in self.stages)
-        return not was_trained and any(change.startswith(TOKENS_ADDED) for change in self.changes)
+        return not was_trained and any(
+            change.startswith(TOKENS_ADDED) and "<tool_call>" in change for change in self.changes
+        )
 
     def then(self, stage: TrainingStage) -> Provenance:
         """Return the provenance with one more stage."""

@@ -98,6 +98,7 @@ class _Talk:
     def begin(self) -> None:
         """Forget what was said."""
         self._ids: list[int] = []
+        self._was_tool = False
         self._decoder.forget(self._session)
         if self._environment is not None:
             state = self._environment.state
@@ -106,19 +107,23 @@ class _Talk:
     async def say(self, text: str) -> None:
         """Answer the user, after as many calls of tools as the policy makes."""
         if self._ids:
-            self._add([Segment("\n", Source.TEMPLATE), user_segment(text)])
+            # The template has a line end after an assistant's message, and tools' responses end with one.
+            line = [] if self._was_tool else [Segment("\n", Source.TEMPLATE)]
+            self._add([*line, user_segment(text)])
         else:
             self._add([*segments([Message(role="user", content=text)], [tool.document for tool in self.tools])])
-        self._add([Segment(generation_prompt(enable_thinking=not self._options.no_thinking), Source.TEMPLATE)])
         for _ in range(_CALLS_IN_A_ROW):
-            said = await self._message()
+            self._add([Segment(generation_prompt(enable_thinking=not self._options.no_thinking), Source.TEMPLATE)])
+            self._was_tool, said = False, await self._message()
             if said is None or not parse_turn(said).tool_calls or self._sandbox is None:
                 return
             before = len(self._episode.outcomes)
             self._episode.num_turns += 1
-            self._add(await self._episode.take_turn(said, self._sandbox))
+            self._was_tool = True
+            self._add((await self._episode.take_turn(said, self._sandbox))[:-1])  # without the next message's head
             for outcome in self._episode.outcomes[before:]:
                 print(f"  {outcome.name or 'a call that is none'} -> {outcome.response}")
+        print(f"(it has called tools in {_CALLS_IN_A_ROW} messages in a row; say how to go on)")
 
     async def _message(self) -> str | None:
         """Print a message while it is sampled, and return it; None if it was cut off."""

@@ -92,6 +92,7 @@ class PagedDecoder:
             read_tokens=self._read_tokens,
             call_seconds=self._call_seconds,
             waited_seconds=self._device.waited_seconds,
+            left_seconds=self._device.left_seconds,
         )
 
     async def generate(

@@ -48,7 +48,11 @@ class Device(Protocol):
 
     @property
     def waited_seconds(self) -> float:
-        """Seconds in which this host had work for a call, and others had not come to agree on it."""
+        """Seconds of this host's calls in which others had not come to agree on them."""
+
+    @property
+    def left_seconds(self) -> float:
+        """Seconds in which this host had ended, and others had not."""
 
     async def read(self, read: Read) -> None:
         """Read the given tokens of some rows."""
@@ -88,7 +92,7 @@ class XLADevice:
         reads_in_place = has_kernel(model_config.dtype, model_config.head_dim, limits.page_tokens)
         self._tables = limits.tables[-1:] if reads_in_place else limits.tables
         self.row_steps = 0
-        self.waited_seconds = 0.0  # there are no others
+        self.waited_seconds = self.left_seconds = 0.0  # there are no others
 
     def close(self) -> None:
         """Free the memory of pages and weights at once, even if this object lives on; no call follows."""

@@ -118,3 +118,5 @@ class Load:
     """Seconds in which a call was under way."""
     waited_seconds: float
     """Those of them in which other hosts had not come to the call."""
+    left_seconds: float
+    """Seconds after this host's last call in which other hosts had calls."""

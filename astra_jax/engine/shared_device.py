@@ -111,7 +111,7 @@ class SharedDevice:
         """`gather` takes the proposal of this host and returns the proposals of all."""
         self._device, self._gather = device, gather
         self.num_shards, self.vocab_size = device.num_shards, device.vocab_size
-        self.waited_seconds = 0.0
+        self.waited_seconds = self.left_seconds = 0.0
         self._ended: Exception | None = None
         """Error that ended the calls; None while they go on."""
 
@@ -160,9 +160,11 @@ class SharedDevice:
             if self._ended is None:
                 await self._agree(Proposal(Kind.FAILED))
             return
+        started = time.monotonic()
         while (call := await self._agree(Proposal(Kind.DONE))).kind != Kind.DONE:
             if not await self._take_part(call):
                 await asyncio.sleep(_PAUSE_SECONDS)
+        self.left_seconds += time.monotonic() - started
 
     async def _its_turn(self, own: Proposal) -> Proposal:
         """Take part in other calls until the next one has room for this host's proposal; return that call."""

@@ -18,6 +18,7 @@ import jinja2
 
 from astra_jax.config import ConfigError
 from astra_jax.launch.machines import machines_of
+from astra_jax.model.sharding import MeshConfig
 from astra_jax.rl.config import RLConfig
 from astra_jax.sft.config import SFTConfig
 from synthesis.run.places import address_of
@@ -49,14 +50,15 @@ def launch_text(
       sandbox: address of a running sandbox; without one each host starts its own.
 
     Raises:
-        ConfigError: the topology is unknown; the mesh has another number of chips; a path is on this machine; the name
-          is none that a cluster takes; or several slices are asked of Compute Engine.
+        ConfigError: the topology is unknown; a mesh has another number of chips, or the batch does not fit it; a path
+            is on this machine; the name is none that a cluster takes; or Compute Engine has no such groups.
     """
     machines = machines_of(topology)
     if not _NAME.fullmatch(name):
         raise ConfigError(f"expected a name of at most 40 small letters, digits and '-', found {name!r}")
-    if place == "compute-engine" and slices > 1:
-        raise ConfigError(f"a group of machines is one slice, found --slices {slices}; use --on gke")
+    if place == "compute-engine" and (slices > 1 or not machines.has_groups):
+        found = f"--slices {slices}" if slices > 1 else topology
+        raise ConfigError(f"a group of machines is one slice of v5p or v6e, found {found}; use --on gke")
     _require_chips(config, machines.hosts * machines.chips_per_host, topology, slices)
     if here := [f"{key} = {str(path)!r}" for key, path in _paths(config.model_dump()) if address_of(path) is None]:
         raise ConfigError(f"hosts share only a bucket: give a URL such as gs://BUCKET/… for {', '.join(here)}")
@@ -76,15 +78,28 @@ def launch_text(
         machines=machines,
         slices=slices,
         topology=topology,
-        has_sandbox=sandbox is not None,
+        has_sandbox=sandbox is not None and isinstance(config, RLConfig),
     )
 
 
 def _require_chips(config: SFTConfig | RLConfig, chips: int, topology: str, slices: int) -> None:
-    mesh = 1 if config.mesh is None else math.prod(config.mesh.shape)
-    if mesh != chips * slices:
-        of_slices = f"{slices} slices of {topology} have" if slices > 1 else f"{topology} has"
-        raise ConfigError(f"the config's mesh has {mesh} chips, {of_slices} {chips * slices}; set mesh")
+    mesh = config.mesh or MeshConfig()
+    meshes = {"mesh": mesh}
+    if isinstance(config, RLConfig) and config.rollout_mesh is not None:
+        meshes["rollout_mesh"] = config.rollout_mesh
+    for name, each in meshes.items():
+        if (devices := math.prod(each.shape)) != chips * slices:
+            of_slices = f"{slices} slices of {topology} have" if slices > 1 else f"{topology} has"
+            raise ConfigError(f"the config's {name} has {devices} chips, {of_slices} {chips * slices}; set {name}")
+    if mesh.data % slices:
+        raise ConfigError(f"only mesh.data lies over slices: expected a multiple of {slices}, found {mesh.data}")
+    shards = mesh.data * mesh.fsdp * config.accumulation
+    rows = [config.rows_per_update] if isinstance(config, RLConfig) else [count for count, _ in config.batch_shapes]
+    if any(count % shards for count in rows):
+        raise ConfigError(
+            f"expected batches of a multiple of accumulation × data × fsdp = {shards} rows, found {rows}; set "
+            "accumulation"
+        )
 
 
 def _paths(value: Any, key: str = "") -> Iterator[tuple[str, Path]]:

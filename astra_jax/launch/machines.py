@@ -19,6 +19,8 @@ class Machines(NamedTuple):
     machine_type: str
     hosts: int
     chips_per_host: int
+    has_groups: bool
+    """Whether managed instance groups of Compute Engine make such slices."""
 
 
 class _Kind(NamedTuple):
@@ -45,7 +47,8 @@ def machines_of(topology: str) -> Machines:
     (1, 4, 'ct5p-hightpu-4t')
 
     Raises:
-        ConfigError: it is no topology of a TPU slice that can be rented.
+        ConfigError: it is written otherwise, or its chips make no whole machines. Which of the others can be rented,
+            the cloud's own list says.
     """
     name, _, sizes = topology.partition(":")
     kind, axes = _KINDS.get(name), sizes.split("x")
@@ -56,5 +59,10 @@ def machines_of(topology: str) -> Machines:
     if chips == 0 or chips % chips_per_host:
         raise ConfigError(f"{topology} has {chips} chips, which are no whole machines of {chips_per_host}")
     return Machines(
-        kind.accelerator, sizes, f"{kind.machine_type}-{chips_per_host}t", chips // chips_per_host, chips_per_host
+        kind.accelerator,
+        sizes,
+        f"{kind.machine_type}-{chips_per_host}t",
+        chips // chips_per_host,
+        chips_per_host,
+        name != "v5e",  # docs.cloud.google.com/tpu/docs/tpus-and-migs
     )

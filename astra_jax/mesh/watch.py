@@ -1,4 +1,4 @@
-"""A watch over the hosts of a job: if all stand still, each names the one that has come least far, and ends.
+"""A watch over the hosts of a job: if all stand still, the one that has come least far is named, and all end.
 
 A host that is killed, or whose machine is gone, is noticed by JAX. A host that lives and does nothing, because a disk
 or a lock never answers, is not: the others wait for it in a computation without end.
@@ -43,13 +43,13 @@ def told(seconds: float, steps_of_hosts: Mapping[int, int], num_hosts: int) -> s
     >>> told(3600, {0: 18, 1: 17, 3: 18}, 4)
     'no host has gone on for 3600 s; host 2 has come least far (0 programs, others 18): its process lives but is idle'
     >>> told(3600, {0: 18, 1: 18}, 2)
-    'no host has gone on for 3600 s; all 2 are equally far, after 18 programs: a computation of all does not end'
+    'no host has gone on for 3600 s; all 2 have come to program 18: it does not end, or a host is late for the next'
     """
     steps = {host: steps_of_hosts.get(host, 0) for host in range(num_hosts)}
     least, most = min(steps.values()), max(steps.values())
     still = f"no host has gone on for {seconds:.0f} s"
     if least == most:
-        return f"{still}; all {num_hosts} are equally far, after {most} programs: a computation of all does not end"
+        return f"{still}; all {num_hosts} have come to program {most}: it does not end, or a host is late for the next"
     last = ", ".join(str(host) for host, step in steps.items() if step == least)
     return f"{still}; host {last} has come least far ({least} programs, others {most}): its process lives but is idle"
 

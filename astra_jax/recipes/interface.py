@@ -19,13 +19,15 @@ import numpy as np
 
 from astra_jax.checkpoints import policy as policies
 from astra_jax.checkpoints.policy import Policy
+from astra_jax.config import ConfigError
 from astra_jax.episodes.episode import Episode
 from astra_jax.episodes.finished import FinishedEpisode, finished_episode
-from astra_jax.episodes.rewards import earned
+from astra_jax.episodes.rewards import earned, reward_named
 from astra_jax.episodes.rollout import EvaluationRollout, RolloutEngine, Start
 from astra_jax.episodes.tool_mixing import mix_tools
 from sandbox.client import AsyncSandboxClient
 from sandbox.local import local_sandbox
+from synthesis.answers.counting import has_sub_task
 from synthesis.record_io import RecordSource
 from synthesis.records import Environment, SimilarityBand
 
@@ -91,9 +93,15 @@ def roll_out(
 
     Raises:
         PromptTooLong: an environment does not fit into `max_prompt_tokens`.
-        ConfigError: the limits exceed the model's context, or there is no such reward.
+        ConfigError: the limits exceed the model's context, there is no such reward, or an environment has no sub-task.
         SandboxUnavailable: the sandbox does not answer, or does not start.
     """
+    try:
+        reward_named(reward)
+    except ValueError as error:
+        raise ConfigError(f"reward: {error}") from None
+    if empty := [each.id for each in environments if not has_sub_task(each)]:
+        raise ConfigError(f"nothing is to be solved in {', '.join(empty)}; leave them out")
     limits = EvaluationRollout(
         max_prompt_tokens=max_prompt_tokens,
         max_response_tokens=max_response_tokens,

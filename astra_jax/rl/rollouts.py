@@ -61,8 +61,8 @@ class Filling:
 
     @property
     def waited_seconds(self) -> float:
-        """Seconds in which a call of the decoder waited for other hosts."""
-        return sum(load.waited_seconds for load in self.loads)
+        """Seconds in which this host waited for others, before calls of the decoder or after its own last one."""
+        return sum(load.waited_seconds + load.left_seconds for load in self.loads)
 
     @property
     def useful_row_steps(self) -> float:

@@ -85,11 +85,11 @@ def checked_parts(config: TrainingConfig, tokenizer_folder: Path | None = None) 
         if config.model is not None:
             model_config.require_sizes_of(config.model, config.init)
         require_chat_template(config.init, tokenizer)
-        if config.lora is not None and read_provenance(config.init).has_untrained_tokens:
+        if config.lora is not None and read_provenance(config.init).has_untrained_calls:
             # The row of each is a mean of other rows, so one of these is always likelier.
             raise ConfigError(
-                f"`lora` learns no embeddings, and the control tokens added to {config.init} need some: adapters alone "
-                "never make <tool_call> the likeliest token; train all weights first (leave `lora` out)"
+                f"`lora` learns no embeddings, and <tool_call>, which was added to {config.init}, needs one: adapters "
+                "alone never make it the likeliest token; train all weights first (leave `lora` out)"
             )
         return Parts(mesh, model_config.with_lora(config.lora), tokenizer)
     if config.model is None or tokenizer_folder is None:

@@ -116,3 +116,19 @@ def test_a_message_that_is_cut_off_is_told_and_no_call_of_it_runs(talk, environm
 def test_an_environment_that_is_not_there_is_refused_in_one_line(environments, capsys):
     assert main(["chat", "anywhere", "--environment", str(environments), "--number", "3"]) == 2
     assert "--number 3: " in capsys.readouterr().err
+
+
+def test_after_eight_messages_with_calls_it_waits_for_the_user_and_each_begins_without_thoughts(
+    talk, environments, sandbox_url
+):
+    shown, speaker = talk(
+        "find it\ngo on\n",
+        *[CALL] * 8,
+        "Found.",
+        arguments=("--environment", str(environments), "--sandbox", sandbox_url, "--no-thinking"),
+    )
+    assert shown.count("find_flat ->") == 8
+    assert "(it has called tools in 8 messages in a row; say how to go on)" in shown
+    begin = generation_prompt(enable_thinking=False)
+    assert all(prompt.endswith(begin) for prompt in speaker.prompts)
+    assert "</tool_response><|im_end|>\n<|im_start|>user\ngo on<|im_end|>\n" in speaker.prompts[-1]

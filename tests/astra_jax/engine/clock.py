@@ -47,7 +47,7 @@ class ClockDevice:
     """Makes tokens up, from seed, slot and place, and sleeps as long as computing them would have taken."""
 
     num_steps = row_steps = 0
-    waited_seconds = 0.0
+    waited_seconds = left_seconds = 0.0
     """Steps of all calls that sampled; the same times the rows of each call."""
 
     def __init__(

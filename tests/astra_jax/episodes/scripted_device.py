@@ -19,7 +19,7 @@ class ScriptedDevice:
 
     num_shards, vocab_size = 1, 512
     row_steps = 0
-    waited_seconds = 0.0
+    waited_seconds = left_seconds = 0.0
 
     def __init__(self, messages: Sequence[Sequence[int]]):
         self._messages = messages

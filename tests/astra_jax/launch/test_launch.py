@@ -21,6 +21,8 @@ ROOT = Path(__file__).parents[3]
 CONFIG = ROOT / "configs" / "paper_rl_14b.toml"
 IN_BUCKET = ("out=gs://b/rl", "init=gs://b/sft/policy", "environments=gs://b/environments")
 IMAGE = "us-docker.pkg.dev/project/repository/astra:1"
+TWO = ("mesh.data=2", "rollout_mesh.data=16", "accumulation=4")
+"""Of a run on two slices."""
 SANDBOX = ("--sandbox", "http://astra-sandbox:8377")
 
 
@@ -68,7 +70,7 @@ def test_a_pod_is_one_that_the_sandbox_lets_in_with_the_token_of_its_secret(caps
 
 
 def test_two_slices_are_two_jobs_of_the_set(capsys):
-    text = launched(capsys, "--topology", "v5p:4x4x4", "--slices", "2", "mesh.data=2", "--name", "two")
+    text = launched(capsys, "--topology", "v5p:4x4x4", "--slices", "2", *TWO, "--name", "two")
     _, jobset = yaml.safe_load_all(text)
     assert jobset["metadata"]["name"] == "two"
     assert jobset["spec"]["replicatedJobs"][0]["replicas"] == 2
@@ -160,10 +162,16 @@ def test_what_would_not_run_is_refused_in_one_line(capsys):
     here = refusal(capsys, "--topology", "v5p:4x4x4", "out=gs://b/rl")
     assert "gs://BUCKET/… for init = 'runs/paper_sft_14b/policy', environments =" in here
     assert "at most 40 small letters" in refusal(capsys, *IN_BUCKET, "--topology", "v5p:4x4x4", "--name", "A_B")
-    several = refusal(
-        capsys, *IN_BUCKET, "--topology", "v5p:4x4x4", "--slices", "2", "mesh.data=2", "--on", "compute-engine"
-    )
-    assert "one slice" in several
+    several = refusal(capsys, *IN_BUCKET, "--topology", "v5p:4x4x4", "--slices", "2", *TWO, "--on", "compute-engine")
+    assert "one slice of v5p or v6e, found --slices 2" in several
+    small = refusal(capsys, *IN_BUCKET, "--topology", "v5e:8x8", "--on", "compute-engine")
+    assert "one slice of v5p or v6e, found v5e:8x8" in small
+    no_pages = refusal(capsys, *IN_BUCKET, "--topology", "v5p:4x4x4", "--slices", "2", "mesh.data=2")
+    assert "rollout_mesh has 64 chips, 2 slices of v5p:4x4x4 have 128; set rollout_mesh" in no_pages
+    rows = refusal(capsys, *IN_BUCKET, "--topology", "v5p:4x4x4", "--slices", "2", *TWO[:2])
+    assert "accumulation × data × fsdp = 64 rows, found [32]; set accumulation" in rows
+    over = refusal(capsys, *IN_BUCKET, "--topology", "v5p:4x4x4", "--slices", "2", "mesh.fsdp=8", *TWO[1:])
+    assert "only mesh.data lies over slices: expected a multiple of 2, found 1" in over
 
 
 @pytest.mark.parametrize("topology", ["v5p:3x1x1", "v5p:0x2x2", "v7:2x2", "h100:8", "v5e:4x4x4", "v6e:4", ""])
@@ -173,7 +181,7 @@ def test_no_machines_are_made_up(topology):
 
 
 def test_the_machines_of_each_kind_of_slice():
-    found = {name: machines_of(name)[2:] for name in ("v5e:2x4", "v5e:4x8", "v6e:1x1", "v6e:16x16", "v5p:2x2x1")}
+    found = {name: machines_of(name)[2:5] for name in ("v5e:2x4", "v5e:4x8", "v6e:1x1", "v6e:16x16", "v5p:2x2x1")}
     assert json.loads(json.dumps(found)) == {
         "v5e:2x4": ["ct5lp-hightpu-8t", 1, 8],
         "v5e:4x8": ["ct5lp-hightpu-4t", 8, 4],

@@ -183,12 +183,15 @@ def test_adapters_cannot_teach_tokens_whose_embeddings_nobody_has_trained(sft, t
     added = Provenance(changes=(f"{TOKENS_ADDED}, each embedding the mean of those of its pieces: <tool_call>",))
     added.write(tmp_path / "init")
     run = sft.model_copy(update={"init": tmp_path / "init", "out": tmp_path / "run"})
-    with pytest.raises(ConfigError, match=r"`lora` learns no embeddings.*<tool_call> the likeliest.*leave `lora` out"):
+    with pytest.raises(
+        ConfigError, match=r"`lora` learns no embeddings, and <tool_call>.*the likeliest.*leave `lora` out"
+    ):
         run_sft(run)
     by_adapters, of_all = (TrainingStage(name="sft", config=config, data=()) for config in ({"lora": {"rank": 8}}, {}))
-    assert added.then(by_adapters).has_untrained_tokens
-    assert not added.then(of_all).then(by_adapters).has_untrained_tokens
-    assert not Provenance().has_untrained_tokens
+    assert added.then(by_adapters).has_untrained_calls
+    assert not added.then(of_all).then(by_adapters).has_untrained_calls
+    assert not Provenance().has_untrained_calls
+    assert not Provenance(changes=(f"{TOKENS_ADDED}, each …: <think>",)).has_untrained_calls
 
 
 def test_a_run_of_adapters_resumes_to_the_same_bits(sft, tmp_path):

@@ -12,6 +12,7 @@ import pytest
 
 import astra_jax
 from astra_jax.checkpoints.policy import save_policy
+from astra_jax.config import ConfigError
 from astra_jax.testing import tiny_environment
 from synthesis.record_io import write_records
 
@@ -40,6 +41,14 @@ def test_the_same_arguments_give_the_same_episodes_with_tokens_and_reward(untrai
         assert 0 <= episode.reward <= 1
         assert episode.episode.question in policy.tokenizer.decode(episode.ids)
     assert groups[0][0].ids != groups[0][1].ids
+
+
+def test_what_could_not_be_scored_is_refused_before_anything_is_rolled_out(untrained):
+    empty = tiny_environment().model_copy(update={"sub_questions": (), "id": "nothing"})
+    with pytest.raises(ConfigError, match="reward: "):
+        astra_jax.roll_out(untrained, [tiny_environment()], reward="f2", sandbox_url="http://127.0.0.1:9")
+    with pytest.raises(ConfigError, match="nothing is to be solved in nothing; leave them out"):
+        astra_jax.roll_out(untrained, [empty], sandbox_url="http://127.0.0.1:9")
 
 
 def test_an_import_brings_no_jax_until_the_interface_is_used():

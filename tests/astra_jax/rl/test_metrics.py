@@ -94,7 +94,9 @@ def a_batch(episodes_per_row):
 
 def test_a_step_has_figures_of_its_time_by_phase(untrained, monkeypatch):
     monkeypatch.setitem(flops._PEAK_FLOPS_PER_SECOND, jax.devices()[0].device_kind, 1e6)
-    loads = [SimpleNamespace(row_steps=64, sampled_tokens=56, call_seconds=4.5, waited_seconds=0.0)] * 2
+    loads = [
+        SimpleNamespace(row_steps=64, sampled_tokens=56, call_seconds=4.5, waited_seconds=0.0, left_seconds=0.0)
+    ] * 2
     filling = Filling(sampled_tokens=[30, 70], tool_seconds=[0.5, 2.0, 8.0], loads=loads)  # type: ignore[arg-type]
     monkeypatch.setattr(rl_metrics_module.time, "monotonic", lambda: 120.0)
     batch = a_batch(1)
@@ -125,7 +127,9 @@ def test_a_step_has_figures_of_its_time_by_phase(untrained, monkeypatch):
 
 
 def test_of_several_hosts_the_one_that_the_others_wait_for_is_named(untrained, monkeypatch):
-    loads = [SimpleNamespace(row_steps=64, sampled_tokens=56, call_seconds=4.5, waited_seconds=0.75)] * 2
+    loads = [
+        SimpleNamespace(row_steps=64, sampled_tokens=56, call_seconds=4.5, waited_seconds=0.75, left_seconds=0.5)
+    ] * 2
     monkeypatch.setattr(jax, "process_count", lambda: 3)
     monkeypatch.setattr(rl_metrics_module, "gather_from_hosts", lambda own: np.array([own, 0.25, 4.0]))
     filling = Filling(sampled_tokens=[30, 70], loads=loads)  # type: ignore[arg-type]
@@ -137,12 +141,12 @@ def test_of_several_hosts_the_one_that_the_others_wait_for_is_named(untrained, m
         rollout_seconds=12.5,
         num_devices=2,
     )
-    assert (found["decode_seconds"], found["hosts_seconds"]) == (7.5, 1.5)
+    assert (found["decode_seconds"], found["hosts_seconds"]) == (7.5, 2.5)
     assert (found["slowest_host"], found["held_up_seconds"]) == (1, 3.75)
     line = found | {"compile_seconds": 0, "save_seconds": 0, "restore_seconds": 0, "ended_unix_seconds": 100}
     shares = goodput([line])
-    assert shares["hosts"] == pytest.approx(1.5 / 20, abs=1e-3)
-    assert shares["tools"] == pytest.approx((12.5 - 7.5 - 1.5) / 20, abs=1e-3)
+    assert shares["hosts"] == pytest.approx(2.5 / 20, abs=1e-3)
+    assert shares["tools"] == pytest.approx((12.5 - 7.5 - 2.5) / 20, abs=1e-3)
     assert sum(shares.values()) == pytest.approx(1)
 
 

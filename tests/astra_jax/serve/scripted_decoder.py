@@ -28,7 +28,7 @@ class ScriptedDecoder:
 
     @property
     def load(self) -> Load:
-        return Load(len(self._known), len(self._known), 0, 0, 0, 0, 0.0, 0.0)
+        return Load(len(self._known), len(self._known), 0, 0, 0, 0, 0.0, 0.0, 0.0)
 
     async def generate(
         self, ids: Sequence[int], sampling: Sampling, session: Session, told: Told | None = None
