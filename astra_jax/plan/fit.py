@@ -53,6 +53,8 @@ class Layout:
     """Seconds at best of the steps that it decides."""
     known_bytes: int
     """Bytes per chip without temporaries, at the step that needs most."""
+    host_bytes: int = 0
+    """Bytes per chip that wait on the host, as far as shapes tell them."""
 
 
 def fitted(config: SFTConfig | RLConfig, topology: str) -> tuple[SFTConfig | RLConfig, list[str]]:
@@ -139,8 +141,12 @@ def _learner_layouts(config: SFTConfig | RLConfig, devices: Sequence[jax.Device]
                 changed = config.model_copy(update=changes)
                 steps = learner_of(changed, devices)
                 found = _layout(words, changes, list(steps.values()), chip)
-                least = max(_least_temporaries(model_of(changed), step) for step in steps.values())
-                yield dataclasses.replace(found, known_bytes=found.known_bytes + least)
+                model = model_of(changed)
+                yield dataclasses.replace(
+                    found,
+                    known_bytes=found.known_bytes + max(_least_temporaries(model, step) for step in steps.values()),
+                    host_bytes=max(_offloaded_bytes(model, step) for step in steps.values()),
+                )
 
 
 def _rollout_layouts(config: RLConfig, devices: Sequence[jax.Device], chip: Chip, room: int) -> Iterator[Layout]:
@@ -175,16 +181,30 @@ def _layout(words: str, changes: dict[str, Any], steps: Sequence[AbstractStep], 
     return Layout(words, changes, seconds, max(sum(_bytes_of(step).values()) for step in steps))
 
 
+def _tokens_of_part(model: ModelConfig, step: AbstractStep) -> float:
+    """Return the tokens that a chip computes at a time, from the bytes that remat keeps of each on the chip."""
+    itemsize = jnp.dtype(model.dtype).itemsize
+    # Attention's log-sum-exps alone, or the layer's input.
+    offloads = model.remat == "offload"
+    kept = model.num_heads // step.mesh.shape["tensor"] * 4 if offloads else model.hidden_size * itemsize
+    return step.bytes_by_category["activations"] / (model.num_layers * kept)
+
+
 def _least_temporaries(model: ModelConfig, step: AbstractStep) -> int:
     """Return bytes that a learner's step surely takes beside those of its shapes: fewer layouts are compiled so."""
-    tensor, itemsize = step.mesh.shape["tensor"], jnp.dtype(model.dtype).itemsize
-    # What remat keeps of a token and layer: attention's log-sum-exps alone, or the layer's input.
-    kept = model.num_heads // tensor * 4 if model.remat == "offload" else model.hidden_size * itemsize
-    tokens = step.bytes_by_category["activations"] / (model.num_layers * kept)
+    tensor = step.mesh.shape["tensor"]
     widths = _LEAST_MLP_WIDTHS * model.intermediate_size / tensor
     if model.remat == "none":  # the inputs of all matrices of all layers
         widths += model.num_layers * (3 * model.hidden_size + 2 * model.intermediate_size / tensor)
-    return int(tokens * widths * itemsize)
+    return int(_tokens_of_part(model, step) * widths * jnp.dtype(model.dtype).itemsize)
+
+
+def _offloaded_bytes(model: ModelConfig, step: AbstractStep) -> int:
+    """Return the bytes that wait in the host's memory for the backward pass: `model.remat`, `offload`."""
+    if model.remat != "offload":
+        return 0
+    of_layer = 2 * model.hidden_size + model.num_heads // step.mesh.shape["tensor"] * model.head_dim
+    return int(_tokens_of_part(model, step) * model.num_layers * of_layer * jnp.dtype(model.dtype).itemsize)
 
 
 def _bytes_of(step: AbstractStep) -> dict[str, int]:
@@ -206,16 +226,22 @@ def _first_that_fits(
         ),
     )
     # The last attempt is the layout that takes least, however slow.
-    fitting = [layout for layout in order if layout.known_bytes <= room]
+    host_room = _ROOM * chip.host_bytes
+
+    def may_fit(layout: Layout) -> bool:
+        return layout.known_bytes <= room and layout.host_bytes <= host_room
+
+    fitting = [layout for layout in order if may_fit(layout)]
     if len(fitting) > _MOST_COMPILED:
         least = min(fitting, key=lambda layout: layout.known_bytes)
         tried = [*[each for each in fitting if each is not least][: _MOST_COMPILED - 1], least]
-        order = [layout for layout in order if layout.known_bytes > room or layout in tried]
+        order = [layout for layout in order if not may_fit(layout) or layout in tried]
     lines = []
     for layout in order:
         about = f"{layout.words}: {layout.seconds:.3g} s at best"
-        if layout.known_bytes > room:
-            lines.append(f"{about}, {_gib(layout.known_bytes)} without temporaries: does not fit")
+        if not may_fit(layout):
+            also = f" and {_gib(layout.host_bytes)} on the host" if layout.host_bytes else ""
+            lines.append(f"{about}, {_gib(layout.known_bytes)} and more{also}: does not fit")
             continue
         changed = config.model_copy(update=layout.changes)
         steps = learner_of(changed, devices)
@@ -223,7 +249,7 @@ def _first_that_fits(
             steps = rollouts_of(changed, devices)
         plans = [plan_step(name, step, compiled_for, chip) for name, step in steps.items()]
         peak, on_host = max(plan.peak_bytes for plan in plans), max(plan.host_bytes for plan in plans)
-        fits = peak <= room and on_host <= _ROOM * chip.host_bytes
+        fits = peak <= room and on_host <= host_room
         also = f" and {_gib(on_host)} on the host" if on_host else ""
         lines.append(f"{about}, {_gib(peak)}{also}: {'chosen' if fits else 'does not fit'}")
         print(f"astra: {lines[-1]}", file=sys.stderr)
