@@ -21,7 +21,7 @@ ROOT = Path(__file__).parents[3]
 CONFIG = ROOT / "configs" / "paper_rl_14b.toml"
 IN_BUCKET = ("out=gs://b/rl", "init=gs://b/sft/policy", "environments=gs://b/environments")
 IMAGE = "us-docker.pkg.dev/project/repository/astra:1"
-TWO = ("mesh.data=2", "rollout_mesh.data=16", "accumulation=4")
+TWO = ("mesh.data=2", "rollout_mesh.data=16", "accumulation=2")
 """Of a run on two slices."""
 SANDBOX = ("--sandbox", "http://astra-sandbox:8377")
 
@@ -170,7 +170,7 @@ def test_what_would_not_run_is_refused_in_one_line(capsys):
     assert "rollout_mesh has 64 chips, 2 slices of v5p:4x4x4 have 128; set rollout_mesh" in no_pages
     rows = refusal(capsys, *IN_BUCKET, "--topology", "v5p:4x4x4", "--slices", "2", *TWO[:2])
     assert "accumulation × data × fsdp = 64 rows, found [32]; set accumulation" in rows
-    over = refusal(capsys, *IN_BUCKET, "--topology", "v5p:4x4x4", "--slices", "2", "mesh.fsdp=8", *TWO[1:])
+    over = refusal(capsys, *IN_BUCKET, "--topology", "v5p:4x4x4", "--slices", "2", "mesh.fsdp=16", *TWO[1:])
     assert "only mesh.data lies over slices: expected a multiple of 2, found 1" in over
 
 
