@@ -103,9 +103,9 @@ def test_over_two_slices_copies_of_the_weights_exchange_gradients_by_a_network_o
     assert found["chips"] == 8
     learner = found["steps"]["rl_learner"]
     sent = learner["collective_bytes"]["all_reduce of gradients over data"]
-    # 2 layers, of which each chip has a quarter, in bfloat16, for 2 parts: as much out as in, half of it each way.
+    # 2 layers, of which each chip has a quarter, in float32, for 2 parts: as much out as in, half of it each way.
     layers = 2 * (256 * 128 * (4 + 2 + 2) + 4 * 128 * 256 + 3 * 256 * 512 + 2 * 256 + 2 * 128)
-    assert sent == 2 * 2 * layers / 4 * (2 * 1 / 2)
+    assert sent == 2 * 4 * layers / 4 * (2 * 1 / 2)
     seconds = learner["roofline_seconds"]["network between slices"]
     crossing = sum(size for name, size in learner["collective_bytes"].items() if "data" in name.partition(" over ")[2])
     assert seconds == crossing / chip_of("2*v5e:2x2")[0].between_slices_bytes_per_second
