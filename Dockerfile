@@ -5,7 +5,7 @@
 # The sandbox alone, without JAX: sandbox/deploy/Dockerfile.
 FROM python:3.11-slim
 ARG EXTRAS=tpu,gcs
-# Below /opt every user may read it, which the sandbox needs; the package is where the tools' confinement expects it.
+# The sandbox needs the package where every user may read it.
 WORKDIR /opt/astra
 COPY pyproject.toml README.md LICENSE ./
 COPY astra_jax ./astra_jax

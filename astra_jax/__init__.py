@@ -24,7 +24,7 @@ report/               The report: one self-contained HTML page of a run or of a 
 recipes/              Whole recipes: stages of synthesis, training and evaluation in one run.
 cli/                  The `astra` command, one file per group of subcommands; heavy imports happen when one runs.
 testing               Fakes for tests, of this project or others: a tiny model, tokenizer, environment and sandbox.
-launch/               What starts a run on a pod: a JobSet for Kubernetes, or a script for Compute Engine.
+launch/               Launch of a run on a pod: a JobSet for Kubernetes, or a script for Compute Engine.
 
 `astra_jax.load_policy`, `load_environments` and `roll_out` are the Python interface; what they need is imported when
 one of them is asked for.

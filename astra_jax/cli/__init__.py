@@ -17,4 +17,5 @@ episodes       `astra evaluate environments | text` and `astra replay`: a policy
 doctor         `astra doctor`: what this machine has, what is missing, and how to get it.
 chat           `astra chat`: talk to a policy in the terminal, with the tools of an environment, which run in the
                sandbox.
+completion     `astra completion`: a script by which a shell completes commands, options and files.
 """

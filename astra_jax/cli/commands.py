@@ -8,7 +8,6 @@ import json
 import os
 import re
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 from astra_jax.cli.arguments import MOST_SEED, Commands, Parser, add_sandbox, config_command, group, whole_number
@@ -372,7 +371,7 @@ def _add_doctor(commands: Commands) -> None:
         "doctor",
         help="what this machine has, what is missing, and how to get it",
         description="Looks at versions, memory, devices, the sandbox (which it starts and attacks), extras and keys. "
-        "Exit 1 if something is missing that every run needs. A key is never shown, only whether it is set.",
+        "Exit 1 if something is missing that the quickstart needs. A key is never shown, only whether it is set.",
     )
     doctor.add_argument("--json", action="store_true", help="one line for programs")
     doctor.set_defaults(run="doctor:examine")
@@ -418,23 +417,4 @@ def _add_completion(commands: Commands) -> None:
         "astra completion zsh > ~/.zfunc/_astra for zsh.",
     )
     completion.add_argument("shell", choices=("bash", "zsh", "tcsh"))
-    completion.set_defaults(run=_completion)
-
-
-def _completion(options: argparse.Namespace) -> None:
-    import shtab
-
-    parser = astra_parser()
-    for command in _with_subcommands(parser):
-        for action in command._actions:
-            if action.type is Path:
-                action.complete = shtab.FILE  # type: ignore[attr-defined]
-    print(shtab.complete(parser, shell=options.shell))
-
-
-def _with_subcommands(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:
-    yield parser
-    for action in parser._actions:
-        if isinstance(action, argparse._SubParsersAction):
-            for command in action.choices.values():
-                yield from _with_subcommands(command)
+    completion.set_defaults(run="completion:print_script")

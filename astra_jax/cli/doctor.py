@@ -24,6 +24,9 @@ from sandbox.self_test import establish
 _GIB: Final = 2**30
 _LEAST_MEMORY: Final = 4 * _GIB
 _LEAST_DISK: Final = 5 * _GIB
+_OF_QUICKSTART: Final = "mcp"
+"""Extra that the quickstart needs: it calls two real tool servers."""
+State = Literal["ok", "missing", "optional"]
 _KEYS: Final = (
     ("OPENAI_API_KEY", "the key of a model that is a teacher or plays a user"),
     (TOKEN_VARIABLE, "the token of a sandbox that runs elsewhere"),
@@ -37,14 +40,14 @@ class Finding(NamedTuple):
     """One thing that was looked at."""
 
     what: str
-    state: Literal["ok", "missing", "optional"]
+    state: State
     """`missing` is needed by the quickstart; `optional` by some commands only."""
     told: str
     advice: str = ""
 
 
 def examine(options: argparse.Namespace) -> int:
-    """Print what is here and what is missing; return 1 if something is missing that every run needs."""
+    """Print what is here and what is missing; return 1 if something is missing that the quickstart needs."""
     findings = list(_findings())
     if options.json:
         print(json.dumps([finding._asdict() for finding in findings]))
@@ -113,7 +116,8 @@ def _of_extras() -> Iterator[Finding]:
     for extra in importlib.metadata.metadata("astra-jax").get_all("Provides-Extra") or []:
         if absent := sorted(_absent("astra-jax", extra)):
             advice = f'pip install "astra-jax[{extra}]"'
-            yield Finding(f"extra {extra}", "optional", f"without {', '.join(absent)}", advice)
+            state: State = "missing" if extra == _OF_QUICKSTART else "optional"
+            yield Finding(f"extra {extra}", state, f"without {', '.join(absent)}", advice)
         else:
             yield Finding(f"extra {extra}", "ok", "installed")
 

@@ -1,4 +1,4 @@
-"""What starts a run on a pod: a JobSet for Kubernetes, or a script for Compute Engine.
+"""Launch of a run on a pod: a JobSet for Kubernetes, or a script for Compute Engine.
 
 launch    The files of a run on a pod: a JobSet for Kubernetes, or a script for Compute Engine.
 machines  Hosts and machine types of a TPU slice.

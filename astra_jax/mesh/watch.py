@@ -23,6 +23,7 @@ PATIENCE_VARIABLE: Final = "ASTRA_HOSTS_PATIENCE_SECONDS"
 _PATIENCE_SECONDS: Final = 3600.0
 """Seconds in which no host asks for the next program: longer than the longest compilation, save or restoration."""
 _FOLDER: Final = "astra/steps/"
+_END_SECONDS: Final = 5.0
 
 
 def patience_seconds() -> float:
@@ -70,7 +71,7 @@ class HostWatch:
 
     def __exit__(self, *_: object) -> None:
         self._closed.set()
-        self._thread.join()
+        self._thread.join(timeout=_END_SECONDS)  # it may wait for a service that is gone
 
     def step(self) -> None:
         """Note that this host goes on to its next program."""

@@ -225,13 +225,13 @@ def _first_that_fits(
             layout.known_bytes,
         ),
     )
-    # The last attempt is the layout that takes least, however slow.
     host_room = _ROOM * chip.host_bytes
 
     def may_fit(layout: Layout) -> bool:
         return layout.known_bytes <= room and layout.host_bytes <= host_room
 
     fitting = [layout for layout in order if may_fit(layout)]
+    # The last attempt is the layout that takes least, however slow.
     if len(fitting) > _MOST_COMPILED:
         least = min(fitting, key=lambda layout: layout.known_bytes)
         tried = [*[each for each in fitting if each is not least][: _MOST_COMPILED - 1], least]
@@ -256,7 +256,9 @@ def _first_that_fits(
         if fits:
             return changed, lines
     needs = "; ".join(lines) or "no layout has a row for each of its shards"
-    raise ConfigError(f"no layout fits {_gib(room)} per chip: {needs}; take more chips, or a smaller batch or model")
+    raise ConfigError(
+        f"no layout that was tried fits {_gib(room)} per chip: {needs}; take more chips, or a smaller batch or model"
+    )
 
 
 def _powers_of_2(most: int) -> list[int]:

@@ -68,7 +68,7 @@ class StepPlan:
 
     @property
     def bound(self) -> str:
-        """What takes longest at best: `compute`, `hbm`, `interconnect` or `network between slices`."""
+        """The longest of the rooflines: `compute`, `hbm`, `interconnect` or `network between slices`."""
         return max(self.roofline_seconds, key=lambda name: self.roofline_seconds[name])
 
     @property
@@ -85,7 +85,7 @@ class Plan:
     chips: int
     hbm_bytes: int
     host_memory_bytes: float
-    """Of a host's memory, the share of one chip."""
+    """Memory of a host, the share of one chip."""
     libtpu: str
     """The version of the TPU compiler."""
     compiled_for: str

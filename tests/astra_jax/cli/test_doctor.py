@@ -24,7 +24,8 @@ def findings(capsys, expected: int = 0) -> dict[str, dict[str, str]]:
     return {each["what"]: each for each in json.loads(capsys.readouterr().out)}
 
 
-def test_here_every_run_has_what_it_needs(capsys):
+def test_here_the_quickstart_has_what_it_needs(capsys, monkeypatch):
+    monkeypatch.setattr(doctor, "_absent", lambda *_: set())
     found = findings(capsys)
     assert found["sandbox"]["told"].startswith("tier ")
     assert jax.devices()[0].device_kind in found["devices"]["told"]
@@ -32,7 +33,9 @@ def test_here_every_run_has_what_it_needs(capsys):
     assert capsys.readouterr().out.endswith("doctor: ready for `astra quickstart`\n")
 
 
-def test_what_a_run_needs_and_is_missing_ends_with_1(capsys, monkeypatch, tmp_path):
+def test_what_the_quickstart_needs_and_is_missing_ends_with_1(capsys, monkeypatch, tmp_path):
+    monkeypatch.setattr(doctor, "_absent", lambda *_: set())
+
     async def refused(*_: object) -> None:
         raise RefusedToStart("no isolation\n  holds")
 
@@ -47,7 +50,16 @@ def test_what_a_run_needs_and_is_missing_ends_with_1(capsys, monkeypatch, tmp_pa
     assert capsys.readouterr().out.endswith("doctor: 2 missing\n")
 
 
+def test_the_quickstart_needs_the_extra_of_tool_servers(capsys, monkeypatch, quick):
+    monkeypatch.setattr(doctor, "_absent", lambda _, extra: {"package-of-it"} if extra in ("mcp", "wandb") else set())
+    found = findings(capsys, expected=1)
+    assert found["extra mcp"]["state"] == "missing"
+    assert found["extra mcp"]["advice"] == 'pip install "astra-jax[mcp]"'
+    assert found["extra wandb"]["state"] == "optional"
+
+
 def test_a_key_is_never_shown(capsys, monkeypatch, quick):
+    monkeypatch.setattr(doctor, "_absent", lambda *_: set())
     monkeypatch.setenv("OPENAI_API_KEY", "a-secret")
     assert main(["doctor"]) == 0
     told = capsys.readouterr().out

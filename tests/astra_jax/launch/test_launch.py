@@ -1,4 +1,4 @@
-"""What starts a run on a pod: valid, complete, without a secret, and refused where it would not run."""
+"""Launch files are valid and complete, hold no secret, and are refused if the run would not start."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ CONFIG = ROOT / "configs" / "paper_rl_14b.toml"
 IN_BUCKET = ("out=gs://b/rl", "init=gs://b/sft/policy", "environments=gs://b/environments")
 IMAGE = "us-docker.pkg.dev/project/repository/astra:1"
 TWO = ("mesh.data=2", "rollout_mesh.data=16", "accumulation=2")
-"""Of a run on two slices."""
+"""Overrides of a run on two slices."""
 SANDBOX = ("--sandbox", "http://astra-sandbox:8377")
 
 

@@ -55,12 +55,12 @@ def test_a_job_that_goes_on_is_left_alone(monkeypatch):
     ended: list[float] = []
     monkeypatch.setattr(watch_module, "_client", lambda: SimpleNamespace(key_value_set=lambda *_, **__: None))
     monkeypatch.setattr(HostWatch, "_end", lambda _, __, seconds: ended.append(seconds))
-    with HostWatch(0.2) as watch:
-        for _ in range(20):
+    with HostWatch(2) as watch:
+        for _ in range(30):
             watch.step()
-            time.sleep(0.05)
+            time.sleep(0.1)
         assert not ended
-        time.sleep(1)
+        time.sleep(5)
     assert ended
 
 

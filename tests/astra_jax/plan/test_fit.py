@@ -83,7 +83,7 @@ def test_the_quickest_that_fits_is_chosen_and_one_that_copies_moments_comes_last
     assert chosen.out == Path("quick")
     assert compiled == ["quicker", "on_host", "quick"]
     assert [line.partition(":")[0] for line in lines] == ["huge", "quicker", "on_host", "quick"]
-    with pytest.raises(ConfigError, match=r"no layout fits .*huge: .*does not fit; take more chips"):
+    with pytest.raises(ConfigError, match=r"no layout that was tried fits .*huge: .*does not fit; take more chips"):
         fit_module._first_that_fits(config, layouts[-1:], "v5p:4x4x4", chip, 100)
 
 
