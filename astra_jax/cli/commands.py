@@ -394,19 +394,21 @@ def _add_report(commands: Commands) -> None:
         help="one self-contained HTML page of a run or of a record directory",
         description="Writes one self-contained HTML page: that of a run's folder into it, as report.html; that of a "
         "record directory (trajectories or environments) beside it, as DIR.html, because its own files are "
-        "check-summed.",
+        "check-summed; that of several runs, side by side, beside the first, as DIR_OTHER.html.",
     )
     report.add_argument("folder", type=Path, metavar="DIR", help="the `out` folder of a run or of a synthesis")
+    report.add_argument("beside", type=Path, nargs="*", metavar="OTHER", help="further runs to show beside it")
     report.set_defaults(run=_report)
 
 
 def _report(options: argparse.Namespace) -> None:
     from astra_jax.recipes.data_sets import describe
-    from astra_jax.report import write_report
+    from astra_jax.report import page_path, write_report
     from synthesis.run.places import published
 
-    with published(options.folder.with_name(f"{options.folder.name}.html")):  # the page of a record directory
-        print(f"report -> {write_report(options.folder, describe)}")
+    # The page of a record directory, or of several runs, lies outside of the folder.
+    with published(page_path(options.folder, *options.beside)):
+        print(f"report -> {write_report(options.folder, describe, beside=options.beside)}")
 
 
 def _add_completion(commands: Commands) -> None:

@@ -78,7 +78,8 @@ def _evaluate(options: argparse.Namespace, config: EvaluationConfig) -> None:
         name = config.policy.parent.name if config.policy.name == "policy" else config.policy.name
         figures = {"policy": name, "temperature": config.rollout.temperature}
         most = config.log_episodes_per_environment
-        lines = logged_episodes(evaluation.groups, policy.tokenizer, policy=name, per_environment=most)
+        split = config.environments.name
+        lines = logged_episodes(evaluation.groups, policy.tokenizer, policy=name, split=split, per_environment=most)
     figures |= evaluation.in_full(by_environment, seed=config.seed)
     write_evaluation(record, figures, by_environment, lines)
     shown = {name: value for name, value in figures.items() if name != "slices"}

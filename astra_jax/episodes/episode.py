@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Coroutine, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal, TypeVar
+from typing import Any, Final, Literal, NamedTuple, TypeVar
 
 from astra_jax.chat.format import Segment, Source, generation_prompt, tool_response_segments, user_segment
 from astra_jax.chat.tool_calls import MalformedToolCall, ParsedToolCall, parse_turn
@@ -56,6 +56,19 @@ class ToolOutcome:
         return self.error_kind not in MODEL_ERRORS
 
 
+class TurnSeconds(NamedTuple):
+    """The time line of one turn: `[start, wait, decode, tools]` in seconds of a clock, which no seed decides."""
+
+    start: float
+    """From the begin of the rollout to the turn's."""
+    wait: float
+    """Until its first sampled tokens: for other episodes, and while the tokens before it are read."""
+    decode: float
+    """From then to the end of its message."""
+    tools: float
+    """Until its tools have replied; 0 without a call."""
+
+
 @dataclass
 class Episode:
     """The state of one episode while it runs, and its record when it has stopped."""
@@ -74,8 +87,13 @@ class Episode:
     """The message that ended the episode, without its reasoning; empty when a limit ended it."""
     rolled_out: JsonObject | None = None
     """Seed, slot and limits, which decide the tokens beside policy and environment; None if no policy spoke."""
-    tool_seconds: float = field(default=0.0, compare=False)
-    """Seconds that the episode has waited for its tools; they are of a clock, so no checkpoint holds them."""
+    seconds: list[TurnSeconds] = field(default_factory=list, compare=False)
+    """The time line, turn by turn; it is of a clock, so no checkpoint and no other host has it."""
+
+    @property
+    def tool_seconds(self) -> float:
+        """Seconds that the episode has waited for its tools."""
+        return sum(turn.tools for turn in self.seconds)
 
     @property
     def met_broken_tool(self) -> bool:

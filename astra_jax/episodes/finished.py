@@ -14,9 +14,9 @@ from astra_jax.chat.format import END_OF_TEXT, IM_END, IM_START, Source
 from astra_jax.chat.tokenizer import Tokenizer
 from astra_jax.config import Frozen
 from astra_jax.episodes.episode import Episode
-from synthesis.answers.counting import count_solved
+from synthesis.answers.counting import solved_by
 from synthesis.answers.expectation import meets_expectation
-from synthesis.records import Expectation, JsonObject, JsonValue
+from synthesis.records import Environment, Expectation, JsonObject, JsonValue
 
 
 class SubQuestionOutcome(Frozen):
@@ -41,6 +41,14 @@ class CallOutcome(Frozen):
     """Whether the tool returned a value; False for an error."""
     response: str
     """Text of the reply."""
+    turn: int = 0
+    """Assistant message that asked for it, from 1."""
+    error: str | None = None
+    """Kind of the error, such as `unknown_tool` or `exception`; None if the tool returned a value."""
+    is_irrelevant: bool = False
+    """Whether the call went to a distractor."""
+    solved: int | None = None
+    """Place of the sub-question that it solved, from 0; None if it solved none."""
 
 
 @dataclass(frozen=True)
@@ -111,17 +119,27 @@ def finished_episode(episode: Episode, tokenizer: Tokenizer) -> FinishedEpisode:
         raise ValueError(f"the episode in {environment.id} still runs; finish it first")
     runs = itertools.groupby(range(len(ledger)), key=lambda place: (ledger.turns[place], ledger.sources[place]))
     said = ((Source(source), tokenizer.decode([ledger.ids[i] for i in places])) for (_, source), places in runs)
+    solved = _solved_by_calls(episode)
     return FinishedEpisode(
         environment_id=environment.id,
         question=environment.question,
         answer=environment.answer,
-        sub_questions=_sub_question_outcomes(episode),
+        sub_questions=_sub_question_outcomes(environment, set(solved)),
         expectation=environment.expectation,
         tools=tuple(tool.document.name for tool in episode.tools),
         messages=messages_of(environment.question, said),
         calls=tuple(
-            CallOutcome(name=each.name, arguments=each.arguments, ok=each.ok, response=each.response)
-            for each in episode.outcomes
+            CallOutcome(
+                name=each.name,
+                arguments=each.arguments,
+                ok=each.ok,
+                response=each.response,
+                turn=each.turn,
+                error=each.error_kind,
+                is_irrelevant=each.irrelevant,
+                solved=place,
+            )
+            for each, place in zip(episode.outcomes, solved, strict=True)
         ),
         final_text=episode.final_text,
         is_answer_accurate=episode.is_answer_accurate,
@@ -150,22 +168,22 @@ def messages_of(question: str, runs: Iterable[tuple[Source, str]]) -> tuple[Epis
     return tuple(messages)
 
 
-def _sub_question_outcomes(episode: Episode) -> tuple[SubQuestionOutcome, ...]:
-    """Return the sub-questions of an episode's environment, and which of them it has solved.
-
-    Sub-task k is solved if the first k sub-tasks have one more solved than the first k - 1.
-    """
-    # `count_solved` returns a number and names no sub-task, so sub-tasks are added one by one.
+def _solved_by_calls(episode: Episode) -> list[int | None]:
+    """Return for each call of an episode the place of the sub-question that it solved; None if it solved none."""
+    places = [place for place, each in enumerate(episode.environment.sub_questions) if each.call is not None]
     returned = [(outcome.name, outcome.value) for outcome in episode.outcomes if outcome.ok]
-    sub_tasks = episode.environment.sub_tasks
-    num_solved = [count_solved(sub_tasks[:k], returned) for k in range(len(sub_tasks) + 1)]
-    solved = {sub_task.id: num_solved[k + 1] > num_solved[k] for k, sub_task in enumerate(sub_tasks)}
+    solved = iter(solved_by(episode.environment.sub_tasks, returned))
+    by_call = (next(solved) if outcome.ok else None for outcome in episode.outcomes)
+    return [None if sub_task is None else places[sub_task] for sub_task in by_call]
+
+
+def _sub_question_outcomes(environment: Environment, solved: set[int | None]) -> tuple[SubQuestionOutcome, ...]:
     return tuple(
         SubQuestionOutcome(
             question=sub_question.question,
             answer=sub_question.answer,
             tool=sub_question.call.name if sub_question.call else None,
-            solved=solved.get(sub_question.id),
+            solved=place in solved if sub_question.call else None,
         )
-        for sub_question in episode.environment.sub_questions
+        for place, sub_question in enumerate(environment.sub_questions)
     )

@@ -16,7 +16,7 @@ from pydantic import Field, ValidationError, field_validator, model_validator
 from astra_jax.chat.format import Source
 from astra_jax.chat.tokenizer import Tokenizer
 from astra_jax.config import Frozen
-from astra_jax.episodes.episode import Episode
+from astra_jax.episodes.episode import Episode, TurnSeconds
 from astra_jax.episodes.figures import num_irrelevant_calls
 from astra_jax.episodes.finished import EpisodeMessage, FinishedEpisode, finished_episode, messages_of
 from astra_jax.episodes.rewards import f1
@@ -75,6 +75,12 @@ class LoggedEpisode(FinishedEpisode):
     """Whether the episode refused or asked back, if that was expected, as it was judged then."""
     rolled_out: RolledOut | None
     """Seed, slot and limits of the rollout; None if no policy spoke."""
+    split: str = ""
+    """Folder of the environments that the episode's is one of; empty in logs of earlier versions."""
+    advantage: float | None = None
+    """Advantage in its group, in RL; None elsewhere and in a group without reward variance."""
+    seconds: tuple[TurnSeconds, ...] = ()
+    """The time line, turn by turn; empty for an episode of another host, or from a checkpoint."""
     tokens: tuple[LoggedToken, ...]
 
     @field_validator("tokens", mode="before")
@@ -96,7 +102,15 @@ class LoggedEpisode(FinishedEpisode):
         return self
 
 
-def episode_to_json(episode: Episode, tokenizer: Tokenizer, *, policy: str, reward: float) -> JsonObject:
+def episode_to_json(
+    episode: Episode,
+    tokenizer: Tokenizer,
+    *,
+    policy: str,
+    reward: float,
+    split: str = "",
+    advantage: float | None = None,
+) -> JsonObject:
     """Return the line of a finished episode and its reward.
 
     Raises:
@@ -120,6 +134,9 @@ def episode_to_json(episode: Episode, tokenizer: Tokenizer, *, policy: str, rewa
         policy_version=versions[0] if versions else None,
         met_expectation=episode.met_expectation,
         rolled_out=RolledOut.model_validate(episode.rolled_out) if episode.rolled_out is not None else None,
+        split=split,
+        advantage=advantage,
+        seconds=tuple(TurnSeconds._make(round(each, 3) for each in turn) for turn in episode.seconds),
         tokens=tuple(itertools.starmap(LoggedToken, zip(*columns, strict=True))),
     ).model_dump(mode="json")
 

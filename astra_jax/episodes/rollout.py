@@ -33,7 +33,7 @@ from astra_jax.engine.device import XLADevice
 from astra_jax.engine.interface import Generated, Load, Sampling, Session
 from astra_jax.engine.shared_device import shared
 from astra_jax.engine.sizes import decode_limits
-from astra_jax.episodes.episode import Episode, all_or_none
+from astra_jax.episodes.episode import Episode, TurnSeconds, all_or_none
 from astra_jax.episodes.ledger import TokenLedger
 from astra_jax.episodes.saved import exchanged
 from astra_jax.errors import AstraError
@@ -190,9 +190,9 @@ class RolloutEngine:
                 running += zip(groups[-1], sessions, strict=True)
         num_groups = max(len(starts), room_for)
         decoder = self._decoder(params, num_groups, group_size, policy_version, groups_with_rows or num_groups)
-        failed = True
+        failed, began = True, time.monotonic()
         try:
-            await _unless_it_fails(decoder, all_or_none(self._run_episode(decoder, *each) for each in running))
+            await _unless_it_fails(decoder, all_or_none(self._run_episode(decoder, *each, began) for each in running))
             failed = False
         finally:
             await decoder.close(failed=failed)
@@ -221,12 +221,18 @@ class RolloutEngine:
             calls_away=_CALLS_AWAY if self.config.reproducible else None,
         )
 
-    async def _run_episode(self, decoder: PagedDecoder, episode: Episode, session: Session) -> None:
+    async def _run_episode(self, decoder: PagedDecoder, episode: Episode, session: Session, began: float) -> None:
         config, ledger = self.config, episode.ledger
         while episode.stop_reason is None:
             room = config.max_response_tokens - ledger.num_response_tokens
-            message = await decoder.generate(ledger.ids, config.sampling(room), session)
+            asked, told = time.monotonic(), list[float]()
+            message = await decoder.generate(
+                ledger.ids, config.sampling(room), session, lambda *_, told=told: told.append(time.monotonic())
+            )
+            sampled, calls_before = time.monotonic(), len(episode.outcomes)
             await self._finish_turn(episode, message)
+            tools = time.monotonic() - sampled if len(episode.outcomes) > calls_before else 0.0
+            episode.seconds.append(TurnSeconds(asked - began, told[0] - asked, sampled - told[0], tools))
         decoder.forget(session)
 
     async def _finish_turn(self, episode: Episode, message: Generated) -> None:
@@ -238,10 +244,7 @@ class RolloutEngine:
         if message.finish != "end":
             episode.stop_reason = "max_response_tokens"
             return
-        started, calls_before = time.monotonic(), len(episode.outcomes)
         said = await episode.take_turn(self.tokenizer.decode(message.ids), self.sandbox)
-        if len(episode.outcomes) > calls_before:
-            episode.tool_seconds += time.monotonic() - started
         if episode.stop_reason is not None:
             return
         # The tools of a last turn have run, and count; no message reads their responses, so the ledger has none.

@@ -179,11 +179,11 @@ def sum_up(
 
 
 def logged_episodes(
-    groups: Sequence[Group], tokenizer: Tokenizer, *, policy: str, per_environment: int = 1
+    groups: Sequence[Group], tokenizer: Tokenizer, *, policy: str, split: str, per_environment: int = 1
 ) -> list[dict[str, Any]]:
     """Return the lines of the episode log: the first episodes of every environment."""
     return [
-        episode_to_json(episode, tokenizer, policy=policy, reward=episode_reward(episode))
+        episode_to_json(episode, tokenizer, policy=policy, reward=episode_reward(episode), split=split)
         for group in groups
         for episode in group[:per_environment]
     ]

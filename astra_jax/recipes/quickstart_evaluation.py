@@ -32,7 +32,8 @@ from synthesis.records import Environment, JsonObject
 UNSEEN: Final = {"unseen_tools": "heldout_tools", "unseen_domains": "heldout_domains"}
 """Folders of further splits by the suffix of their figures."""
 HELD_OUT_SPLITS: Final = ("heldout", *UNSEEN.values())
-_EPISODES_SHOWN: Final = 4
+_EPISODES_SHOWN: Final = 24
+"""Least number of episodes of each policy in each split that are logged, if it has as many environments."""
 _CONDUCT: Final = (
     "tool_calls_per_episode",
     "failed_call_share",
@@ -101,10 +102,12 @@ async def evaluate_policy(
             of_split = config.model_copy(update={"environments": out / split})
             by_split[split] = await evaluate_environments(engine, policy.params, environments, of_split, seed=seed)
     left_out = {split: evaluation.num_left_out for split, evaluation in by_split.items()}
+    shown: list[dict[str, Any]] = []
+    for split, evaluation in by_split.items():
+        every = max(1, len(evaluation.groups) // _EPISODES_SHOWN)
+        shown += logged_episodes(evaluation.groups[::every], policy.tokenizer, policy=name, split=split)
     worlds = by_split.pop("heldout")
     figures = {"temperature": config.rollout.temperature, **_figures(worlds, by_split, seed=seed)}
-    every = max(1, len(worlds.groups) // _EPISODES_SHOWN)
-    shown = logged_episodes(worlds.groups[::every], policy.tokenizer, policy=name)
     return PolicyEvaluation(figures, left_out, shown)
 
 

@@ -1,4 +1,4 @@
-"""The report: one self-contained HTML page of a run or of a record directory.
+"""The report: one self-contained HTML page of a run, of runs side by side, or of a record directory.
 
 page              The page of a run or of a record directory: it reads the folder and lays the page out.
 held_out          The held-out figures of every policy, and the number of environments that they were taken on.
@@ -12,9 +12,10 @@ benchmark_tables  Runs of benchmarks beside the paper: tables, and the reasons w
 paper             The paper's figures, by their table, and its claims over Qwen3.
 certificate       The files of a certificate: `certificate.json`, and a card that shows it, `certificate.html`.
 
-Each page and each of its parts has a template beside these files. The page runs no script and loads nothing.
+Each page and each of its parts has a template beside these files. A page loads nothing; that of a run runs one script,
+`viewer.js`, which shows its episodes.
 """
 
-from astra_jax.report.page import write_report
+from astra_jax.report.page import page_path, write_report
 
-__all__ = ["write_report"]
+__all__ = ["page_path", "write_report"]

@@ -1,9 +1,13 @@
-"""The page of a run or of a record directory: it reads the folder and lays the page out."""
+"""The page of a run, of runs side by side, or of a record directory: it reads the folders and lays the page out."""
 
 from __future__ import annotations
 
+import base64
+import dataclasses
+import hashlib
+import importlib.resources
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -12,13 +16,13 @@ import jinja2
 from markupsafe import Markup
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from astra_jax.episodes.log import logs_of_run, read_episodes
+from astra_jax.episodes.log import LoggedEpisode, logs_of_run, read_episodes
 from astra_jax.errors import RunUnreadable, first_fault
 from astra_jax.evaluate.side_by_side import EvaluationFigures
 from astra_jax.metrics_file import goodput, read_metrics, told_goodput
 from astra_jax.report.charts import LineChart, figure, line_chart
 from astra_jax.report.data_sets import Bar, DataSet
-from astra_jax.report.episodes import PROGRAMS, choose_episodes, policy_name
+from astra_jax.report.episodes import CONTROL_PICTURES, PROGRAMS, policy_name, policy_order, viewer_data
 from astra_jax.report.held_out import held_out_table
 from synthesis.run.destination import require_file_destination, write_whole
 
@@ -102,36 +106,98 @@ class TrainingRun:
     charts: list[LineChart]
 
 
-def write_report(folder: Path, describe: Callable[[Path], DataSet]) -> Path:
+def write_report(folder: Path, describe: Callable[[Path], DataSet], *, beside: Sequence[Path] = ()) -> Path:
     """Write the page of a run into its folder as `report.html`, that of a record directory beside it as `NAME.html`.
 
-    `describe` counts a record directory. The same files give the same page. A page leaves out parts that its folder
-    lacks. A record directory is never written into, because its files are known by their digests.
+    With runs in `beside` one page shows all, and lies beside the first as `NAME_OTHER.html`. `describe` counts a record
+    directory. The same files give the same page. A page leaves out parts that its folder lacks. A record directory is
+    never written into, because its files are known by their digests.
 
     Raises:
         DestinationRefused: another file than an earlier page lies at the page's place.
         RunUnreadable, RecordDirectoryError: there is nothing to report on, or a file of the folder is damaged.
     """
-    folder = folder.resolve()
+    folders = [each.resolve() for each in (folder, *beside)]
+    folder, names, path = folders[0], _names(folders), page_path(*folders)
     is_data_set = _is_record_directory(folder)
-    path = folder.with_name(f"{folder.name}.html") if is_data_set else folder / "report.html"
+    if beside and (sets := [each for each in folders if _is_record_directory(each)]):
+        raise RunUnreadable(f"{sets[0]} is a record directory, and only runs are shown side by side; name it alone")
     if folder.is_dir():
         require_file_destination(path, "report of `astra report`", is_page)
     if is_data_set:
         data_set = describe(folder)
-        shown = {"title": f"ASTRA {data_set.kind}", "data_set": data_set}
+        shown: dict[str, Any] = {"title": f"ASTRA {data_set.kind}", "data_set": data_set}
+    elif beside:
+        shown = {"title": "ASTRA runs side by side", **_side_by_side(dict(zip(names, folders, strict=True)), describe)}
     else:
         shown = {"title": "ASTRA run report", **_run(folder, describe)}
+    shown |= _viewer(shown.pop("logged", []))
     template = page_environment().get_template("data_set.html.jinja" if is_data_set else "run.html.jinja")
-    html = template.render(name=folder.name, **shown)
+    html = template.render(name=", ".join(names), **shown)
     write_whole(path, html)
     return path
+
+
+def page_path(folder: Path, *beside: Path) -> Path:
+    """Return where the page of a run or of a record directory lies, or that of several runs."""
+    if not beside and not _is_record_directory(folder):
+        return folder / "report.html"
+    return folder.with_name("_".join(_names([folder, *beside])).replace("/", "-") + ".html")
+
+
+def _names(folders: Sequence[Path]) -> list[str]:
+    """Return the names of folders, each with its parent's if two are alike.
+
+    >>> _names([Path("/runs/a/rl"), Path("/runs/b/rl")]), _names([Path("/runs/a"), Path("/runs/b")])
+    (['a/rl', 'b/rl'], ['a', 'b'])
+    """
+    names = [folder.name for folder in folders]
+    if len(set(names)) < len(names):
+        names = [f"{folder.parent.name}/{folder.name}" for folder in folders]
+    return names if len(set(names)) == len(names) else list(map(str, folders))
 
 
 def is_page(path: Path) -> bool:
     """Return whether a file is an earlier page, by its head."""
     with path.open("rb") as file:
         return _GENERATOR in file.read(_HEAD_BYTES)
+
+
+def _side_by_side(folders: Mapping[str, Path], describe: Callable[[Path], DataSet]) -> dict[str, Any]:
+    """Read the content of a page of several runs, by their names."""
+    found = {name: _run(folder, describe) for name, folder in folders.items()}
+    of_all = {
+        f"{policy_name(policy)} · {name}": each["summary"].heldout[policy]
+        for name, each in found.items()
+        for policy in policy_order(list(each["summary"].heldout))
+    }
+    both = Summary(heldout=of_all)
+    return next(iter(found.values())) | {
+        "summary": both,
+        "held_out": held_out_table(_sampled(both), of_all) if of_all else None,
+        "runs": [
+            dataclasses.replace(run, title=f"{run.title}, {name}")
+            for name, each in found.items()
+            for run in each["runs"]
+        ],
+        **{part: [] for part in ("tiles", "stage_seconds", "stage_memory", "data_sets")},
+        "logged": [(name, episode) for name, each in found.items() for _, episode in each["logged"]],
+    }
+
+
+def _viewer(episodes: Sequence[tuple[str, LoggedEpisode]]) -> dict[str, Any]:
+    """Return the viewer's data and script, and the digest by which the page allows this script and no other."""
+    script = (importlib.resources.files("astra_jax.report") / "viewer.js").read_text(encoding="utf-8")
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    data = viewer_data(episodes)
+    return {
+        "num_logged": len(episodes),
+        "num_shown": len(data["episodes"]),
+        # Without `<` no text of a model can end the element.
+        "episodes": Markup(json.dumps(data, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")),
+        "script": Markup(script),
+        "script_digest": digest,
+    }
 
 
 def _run(run_dir: Path, describe: Callable[[Path], DataSet]) -> dict[str, Any]:
@@ -142,9 +208,9 @@ def _run(run_dir: Path, describe: Callable[[Path], DataSet]) -> dict[str, Any]:
         for path in (run_dir / "sft" / "metrics.jsonl", run_dir / "rl" / "metrics.jsonl", run_dir / "metrics.jsonl")
         if (rows := _read_rows(path))
     ]
-    logs = logs_of_run(run_dir)
-    # The first and the last; a single log is shown once.
-    episodes = [episode for path in (*logs[:1], *logs[1:][-1:]) for episode in read_episodes(path)]
+    # Of training the first and the last step; a single log is shown once.
+    logs = [path for found in map(logs_of_run, (run_dir, run_dir / "rl")) for path in (*found[:1], *found[1:][-1:])]
+    episodes = [("", episode) for path in logs for episode in read_episodes(path)]
     data_sets = {
         title: describe(run_dir / name) for name, title in _DATA_SETS.items() if _is_record_directory(run_dir / name)
     }
@@ -155,6 +221,7 @@ def _run(run_dir: Path, describe: Callable[[Path], DataSet]) -> dict[str, Any]:
         )
     return {
         "summary": summary,
+        "tiles": bool(summary.model_fields_set),
         "programs": PROGRAMS,
         "held_out": held_out_table(_sampled(summary), summary.heldout) if summary.heldout else None,
         "runs": runs,
@@ -169,8 +236,7 @@ def _run(run_dir: Path, describe: Callable[[Path], DataSet]) -> dict[str, Any]:
         ],
         "data_sets": data_sets,
         "by_construction": list(dict.fromkeys(said for each in data_sets.values() for said in each.by_construction)),
-        "num_episodes": len(episodes),
-        "episodes": choose_episodes(episodes),
+        "logged": episodes,
     }
 
 
@@ -266,26 +332,10 @@ def page_environment() -> jinja2.Environment:
         seconds=in_words_seconds,
         size=in_words_bytes,
         figure=figure,
-        policy_name=policy_name,
-        with_line_marks=_with_line_marks,
-        plain=_plain,
     )
     return environment
 
 
-_CONTROL_PICTURES = {code: 0x2400 + code for code in range(0x20) if chr(code) not in "\n\t"} | {0x7F: 0x2421}
-
-
 def _with_visible_controls(value: Any) -> Any:
     """Replace control characters, which HTML must not contain, by their pictures (U+2400 on)."""
-    return value.translate(_CONTROL_PICTURES) if type(value) is str else value
-
-
-def _with_line_marks(text: str) -> Markup:
-    """Put a faint mark, which is not copied with the text, before every line break."""
-    return Markup("<s>↵</s>\n").join(_with_visible_controls(text).split("\n"))
-
-
-def _plain(value: Any) -> str:
-    """Write a gold answer: texts as they are, anything else as JSON."""
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    return value.translate(CONTROL_PICTURES) if type(value) is str else value

@@ -27,6 +27,7 @@ from astra_jax.episodes.tool_mixing import mix_tools
 from astra_jax.mesh.layouts import laid_out_for_decoding
 from astra_jax.mesh.placement import in_force
 from astra_jax.model.config import Params
+from astra_jax.rl.advantage import group_advantages
 from astra_jax.rl.batch_filling import BatchFiller, BatchFillingStalled, GroupCounts, ScoredGroup
 from astra_jax.rl.config import RLConfig
 from astra_jax.rl.solved_rates import SolvedRates, curriculum_named
@@ -224,12 +225,24 @@ class Rollouts:
         filling.num_rollouts += 1
 
     def log_episodes(self, step: int, groups: Sequence[ScoredGroup[Group]]) -> None:
-        """Write the first episode of each group if the step is due; a resumed run writes the same file again."""
+        """Write the first episode of each group, and the first valid group whole, if the step is due.
+
+        A resumed run writes the same file again, but for the seconds.
+        """
         is_due = step % self._config.log_episodes_every_steps == 0 or step + 1 == self._config.steps
         if is_due and jax.process_index() == 0:  # every host has the same
+            whole = next(filter(self.filler.is_valid, groups), None)
             lines = [
-                episode_to_json(group.group[0], self._parts.tokenizer, policy=f"step {step}", reward=group.rewards[0])
+                episode_to_json(
+                    group.group[place],
+                    self._parts.tokenizer,
+                    policy=f"step {step}",
+                    reward=group.rewards[place],
+                    split=self._config.environments.name,
+                    advantage=float(group_advantages(group.rewards)[place]) if self.filler.is_valid(group) else None,
+                )
                 for group in groups
+                for place in range(len(group.group) if group is whole else 1)
             ]
             write_episodes(step_episodes_path(self._config.out, step), lines)
 

@@ -37,14 +37,18 @@ def count_solved(sub_tasks: Sequence[SubQuestion], outcomes: Sequence[tuple[str,
     >>> count_solved([q], [("population", "error code 50968")])
     0
     """
-    open_tasks = list(sub_tasks)
+    return sum(solved is not None for solved in solved_by(sub_tasks, outcomes))
+
+
+def solved_by(sub_tasks: Sequence[SubQuestion], outcomes: Sequence[tuple[str, JsonValue]]) -> list[int | None]:
+    """Return for each successful call the place of the sub-task that it solved; None if it solved none."""
+    open_places = list(range(len(sub_tasks)))
+    found: list[int | None] = []
     # The first match is enough: no gold reply has the answer of another sub-task (`proving.proof.check_apart`).
     for tool, value in outcomes:
-        for index, sub_task in enumerate(open_tasks):
-            if is_solved(sub_task, tool, value):
-                del open_tasks[index]
-                break
-    return len(sub_tasks) - len(open_tasks)
+        found.append(next((place for place in open_places if is_solved(sub_tasks[place], tool, value)), None))
+        open_places = [place for place in open_places if place != found[-1]]
+    return found
 
 
 class EpisodeCounts(NamedTuple):

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from astra_jax.chat.tokenizer import Tokenizer
-from astra_jax.engine.interface import Finish, Generated, Sampling, Session
+from astra_jax.engine.interface import Finish, Generated, Sampling, Session, Told
 from astra_jax.episodes.episode import Episode
 from astra_jax.episodes.rollout import RolloutConfig, RolloutEngine, Start
 from astra_jax.testing import tiny_model_config
@@ -45,8 +45,11 @@ class ScriptedDecoder:
 
     load = None
 
-    async def generate(self, ids: Sequence[int], sampling: Sampling, session: Session) -> Generated:
+    async def generate(
+        self, ids: Sequence[int], sampling: Sampling, session: Session, told: Told = lambda ids, logprobs: None
+    ) -> Generated:
         said = list(self._left.pop(0)[: sampling.max_tokens])
+        told(said, [LOGPROB] * len(said))
         finish: Finish = "end" if said[-1] in self._end_ids else "length"
         return Generated(said, [LOGPROB] * len(said), [0] * len(said), finish)
 
