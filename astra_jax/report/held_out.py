@@ -34,6 +34,8 @@ _FIGURES: Final = {
 def held_out_table(title: str, held_out: Mapping[str, Figures]) -> Table:
     """Return one row per figure, one column per policy, in the order in which policies are compared.
 
+    Their number of environments stands in the note if it is the same for all, and in the head of each column if not.
+
     >>> table = held_out_table("Greedy", {"sft": {"f1": 0.4, "f1_interval": (0.3, 0.5)}, "base": {"f1": 0.0}})
     >>> [column.text for column in table.columns], table.rows[0].cells[1]
     (['Base', 'SFT'], Cell(text='0.400', detail='0.300–0.500'))
@@ -44,7 +46,10 @@ def held_out_table(title: str, held_out: Mapping[str, Figures]) -> Table:
         for name, (label, form) in _FIGURES.items()
         if any(name in figures for figures in held_out.values())
     ]
-    return Table(title, [Cell(policy_name(policy)) for policy in policies], rows, number_of_environments(held_out))
+    counts = {policy: number_of_environments({policy: held_out[policy]}) for policy in policies}
+    is_same = len(set(counts.values())) == 1
+    columns = [Cell(policy_name(policy), "" if is_same else counts[policy]) for policy in policies]
+    return Table(title, columns, rows, counts[policies[0]] if is_same else "not all on the same environments")
 
 
 def number_of_environments(by_policy: Mapping[str, Figures]) -> str:

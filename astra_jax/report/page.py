@@ -172,9 +172,11 @@ def _side_by_side(folders: Mapping[str, Path], describe: Callable[[Path], DataSe
         for policy in policy_order(list(each["summary"].heldout))
     }
     both = Summary(heldout=of_all)
+    sets = {path.read_bytes() for folder in folders.values() if (path := folder / "heldout" / "dataset.json").is_file()}
+    title = _sampled(both) + (", each run on held-out environments of its own" if len(sets) > 1 else "")
     return next(iter(found.values())) | {
         "summary": both,
-        "held_out": held_out_table(_sampled(both), of_all) if of_all else None,
+        "held_out": held_out_table(title, of_all) if of_all else None,
         "runs": [
             dataclasses.replace(run, title=f"{run.title}, {name}")
             for name, each in found.items()
@@ -302,7 +304,7 @@ def _training_run(rows: Sequence[dict[str, Any]]) -> TrainingRun:
     by_kind = any(key in row for key in _LOSSES.values() for row in rows)
     loss = ("Loss by kind of row", _NATS, _LOSSES) if by_kind else ("Loss", _NATS, {"loss": "loss"})
     charts = [
-        line_chart(title, rows, keys, unit=unit, from_zero=not title.startswith("Loss"))
+        line_chart(title, rows, keys, unit=unit + _measured_on(unit, rows), from_zero=not title.startswith("Loss"))
         for title, unit, keys in (_RL_CHARTS if is_rl else (loss, *_SFT_CHARTS))
     ]
     return TrainingRun(
@@ -312,6 +314,17 @@ def _training_run(rows: Sequence[dict[str, Any]]) -> TrainingRun:
         time=told_goodput(goodput(rows)),
         charts=[chart for chart in charts if chart is not None],
     )
+
+
+def _measured_on(unit: str, rows: Sequence[dict[str, Any]]) -> str:
+    """Return the number of episodes behind each point of a chart of means.
+
+    >>> _measured_on("mean of the rollout", [{"episodes": 128}, {"episodes": 256}])
+    ', n = 128–256 episodes'
+    """
+    key = {"mean of the rollout": "episodes", "mean over episodes": "held_out_environments"}.get(unit)
+    counts = {row[key] for row in rows if key in row}
+    return f", n = {'–'.join(map(str, sorted({min(counts), max(counts)})))} episodes" if counts else ""
 
 
 def _is_record_directory(path: Path) -> bool:

@@ -36,6 +36,7 @@ def rl_metrics(
     return {
         **{name: float(value) for name, value in of_step.items()},
         "applied": int(of_step["applied"]),
+        "episodes": len(episodes),
         **episode_figures(episodes, rewards),
         **quantiles("reward", rewards),
         **quantiles("sampled_tokens", [num_sampled_tokens(episode) for episode in episodes]),

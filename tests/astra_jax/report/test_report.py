@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import itertools
 import json
 import math
 import random
 import re
-from html import unescape
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +27,8 @@ from astra_jax.errors import RunUnreadable
 from astra_jax.recipes.data_sets import describe
 from astra_jax.report.charts import line_chart, nice_ticks
 from astra_jax.report.data_sets import MAX_BARS, DataSet, distribution, number_distribution
-from astra_jax.report.episodes import MAX_EPISODES, choose_episodes
+from astra_jax.report.episodes import viewer_data
+from astra_jax.report.held_out import held_out_table
 from astra_jax.report.page import _LOSSES
 from astra_jax.sft.train import LOSSES
 from astra_jax.testing import tiny_environment, tiny_tokenizer
@@ -41,6 +44,7 @@ from synthesis.records import (
     ToolDocument,
     Trajectory,
 )
+from tests.astra_jax.report.many_episodes import many_episodes
 from tests.time_limit import at_most
 
 HOSTILE = "</i></span><script>alert(1)</script><img src=http://evil.example/x onerror=alert(2)>"
@@ -51,11 +55,22 @@ def write_report(folder: Path) -> Path:
     return report.write_report(folder, describe)
 
 
+def viewer_of(html: str) -> dict[str, Any]:
+    """The data of a page's viewer."""
+    (data,) = re.findall(r'<script type="application/json" id="episodes-data">([^<]*)</script>', html)
+    return json.loads(data)
+
+
 def token_runs(html: str) -> list[tuple[str, str]]:
-    """Source and text of each run of tokens on a page, without those of the legend."""
-    found = re.findall(r'<span class="run (\w+)"[^>]*>(<i.*?)</span>', html, re.DOTALL)
-    marked = ((source, text.replace("<s>↵</s>", "")) for source, text in found[4:])
-    return [(source, unescape(re.sub(r"<[^>]*>", "", text))) for source, text in marked]
+    """Source and text of each run of tokens of the first episode of a page."""
+    data = viewer_of(html)
+    episode = data["episodes"][0]
+    found = [("prompt", "".join(data["tokens"][place][1] for place in data["prompts"][episode["prompt"]]))]
+    places = iter(episode["tokens"])
+    for source, _, _, count in episode["runs"]:
+        found.append((source, "".join(data["tokens"][place][1] for place in itertools.islice(places, count))))
+    assert next(places, None) is None
+    return found
 
 
 def finished_episode(*, response: str = '"Amber Falcon"', answer: str = "The rent is 2150.") -> Episode:
@@ -169,8 +184,21 @@ def log(folder: Path, *lines: dict[str, Any]) -> Path:
     return folder / "episodes.jsonl"
 
 
-def assert_loads_and_runs_nothing(html: str) -> None:
-    assert not re.search(r"<(script|link|img|iframe|object|embed)\b", html)
+SCRIPT = (Path(report.__file__).parent / "viewer.js").read_text()
+
+
+def assert_loads_nothing_and_runs_the_viewer_alone(html: str) -> None:
+    """The browser runs the script whose digest the policy has, and no other; a text of a model makes no element."""
+    assert re.findall(r"<script\b[^>]*>", html) in (
+        [],
+        ['<script type="application/json" id="episodes-data">', "<script>"],
+    )
+    if "<script" in html:
+        assert f"<script>{SCRIPT}</script>" in html
+        digest = base64.b64encode(hashlib.sha256(SCRIPT.encode()).digest()).decode()
+        assert f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'\">" in html
+    html = html.replace(SCRIPT, "")
+    assert not re.search(r"<(link|img|iframe|object|embed)\b", html)
     assert not re.search(r"<[^>]*\s(on\w+|src|srcset)=", html)
     assert not re.search(r"<[^>]*\shref=\"[^#]", html)
     assert not re.search(r"url\(|@import", html)
@@ -189,16 +217,16 @@ def html(tmp_path_factory: pytest.TempPathFactory) -> str:
     return path.read_text()
 
 
-def test_the_page_shows_every_part_of_a_run_and_loads_and_runs_nothing(html: str) -> None:
+def test_the_page_shows_every_part_of_a_run_and_loads_nothing(html: str) -> None:
     for id_ in ("held-out", "training", "cost", "data", "episodes"):
         assert f'<section id="{id_}">' in html
         assert f'href="#{id_}"' in html
     for text in ("8 min 12 s", "3.00 GiB", "2.5e-5", "bit-equal", "7 environments of heldout_domains are left out"):
         assert text in html, text
-    assert re.findall(r'<details class="episode"( open)?>', html) == ["", "", " open"]
+    assert [each["policy"] for each in viewer_of(html)["episodes"]] == ["Base", "SFT", "RL"]
     assert "https:" not in html
     assert html.count('class="chart"') == 4  # loss and time of SFT; reward and loss of RL
-    assert_loads_and_runs_nothing(html)
+    assert_loads_nothing_and_runs_the_viewer_alone(html)
 
 
 def test_every_policy_stands_there_with_intervals_and_the_number_of_environments(html: str) -> None:
@@ -237,10 +265,12 @@ def test_markup_in_records_and_tool_responses_stays_text(tmp_path: Path) -> None
     log(run_dir, line)
     (run_dir / "summary.json").write_text(json.dumps({"heldout": {HOSTILE: {"f1": 0.5}}, "seconds": {HOSTILE: 1}}))
     html = write_report(run_dir).read_text()
-    assert_loads_and_runs_nothing(html)
+    assert_loads_nothing_and_runs_the_viewer_alone(html)
     assert "<b>retail</b>" not in html
     assert not re.search("[\x00-\x08\x0b-\x1f]", html)
+    assert "</i></span><script" not in html
     assert ("tool", HOSTILE) in token_runs(html)
+    assert viewer_of(html)["environments"][0]["question"] == HOSTILE + "\x1b"
     assert token_runs(html)[-1] == ("model", HOSTILE + "␀␍␛")
 
 
@@ -252,8 +282,11 @@ def test_the_tokens_on_the_page_joined_are_the_episode_and_loss_is_on_the_models
     assert "".join(text for _, text in runs) == TOKENIZER.decode(episode.ledger.ids)
     ids_of_model = [i for i, source in zip(episode.ledger.ids, episode.ledger.sources, strict=True) if source == 2]
     assert "".join(text for source, text in runs if source == "model") == TOKENIZER.decode(ids_of_model)
-    assert "model · turn 1 · log p -0.250 (p 77.9%)" in html
-    assert "tool · turn 1 · no loss" in html
+    (shown,) = viewer_of(html)["episodes"]
+    spoken = {turn: count for source, turn, _, count in shown["runs"] if source == "model"}
+    assert [run[0] for run in shown["runs"]] == ["model", "template", "tool", "model"]
+    assert shown["logprobs"] == [-250] * spoken[1] + [-1500] * spoken[2], "thousandths of a nat"
+    assert [version for source, _, version, _ in shown["runs"] if source == "model"] == [0, 0]
 
 
 def test_the_same_files_give_the_same_bytes_wherever_they_lie(tmp_path: Path) -> None:
@@ -331,7 +364,7 @@ def test_the_page_of_a_record_directory_stands_beside_it_and_the_terminal_says_t
     ):
         assert f'<th scope="row">{name}</th><td>{here}</td><td>{paper}</td>' in html, name
     assert html.count('class="bars"') == 3 + 3 + 8 + 8  # sizes, task scores, the axes and their mean, kinds
-    assert_loads_and_runs_nothing(html)
+    assert_loads_nothing_and_runs_the_viewer_alone(html)
     assert "<b>retail</b>" not in html
     assert main(["records", "stats", str(directory)]) == 0
     lines = [line.split() for line in capsys.readouterr().out.splitlines()]
@@ -477,7 +510,7 @@ def test_an_episode_that_still_runs_is_not_logged_and_a_damaged_log_is_refused_w
         write_report(tmp_path)
 
 
-def test_a_dozen_episodes_are_shown_every_policy_in_the_same_environments() -> None:
+def test_the_episodes_that_fit_are_shown_every_policy_in_the_same_environments() -> None:
     episodes = [
         LoggedEpisode.model_validate(
             line_of(finished_episode(), policy)
@@ -487,7 +520,71 @@ def test_a_dozen_episodes_are_shown_every_policy_in_the_same_environments() -> N
         for policy in ("rl", "base", "sft")
         for i in range(10)
     ]
-    shown = choose_episodes(episodes)
-    assert sum(map(len, shown)) == MAX_EPISODES
-    assert [[episode.record.policy for episode in group] for group in shown] == [["base", "sft", "rl"]] * 4
-    assert [group[0].record.environment_id for group in shown] == ["e0", "e8", "e9", "e1"], "new kinds come first"
+    logged = [("", episode) for episode in episodes]
+    whole, part = viewer_data(logged), viewer_data(logged, max_bytes=20_000)
+    assert [each["policy"] for each in whole["episodes"]] == ["Base", "SFT", "RL"] * 10
+    assert [each["id"] for each in whole["environments"]][:4] == ["e0", "e8", "e9", "e1"], "new kinds come first"
+    assert len(whole["prompts"]) == 1, "a prompt stands there once"
+    assert 0 < len(part["episodes"]) < 30
+    assert part["episodes"] == whole["episodes"][: len(part["episodes"])]
+    assert len(part["episodes"]) % 3 == 0, "an environment is shown whole or not at all"
+    assert len(json.dumps(part)) < 20_000
+    assert viewer_data([])["episodes"] == []
+
+
+def test_the_first_open_episode_solves_a_part_with_one_call_in_vain() -> None:
+    lines = many_episodes(60)
+    data = viewer_data([("", LoggedEpisode.model_validate(line)) for line in lines])
+    first = data["episodes"][data["first"]]
+    assert 0 < first["f1"] < 1
+    assert [call["solved"] is None for call in first["calls"]].count(True) == 1
+    assert data["environments"][first["environment"]]["language"] == "en"
+
+
+def test_each_call_says_what_it_solved_and_f1_follows_from_the_calls() -> None:
+    for line in many_episodes(60):
+        episode = LoggedEpisode.model_validate(line)
+        solved = [call.solved for call in episode.calls if call.solved is not None]
+        assert sorted(solved) == [place for place, each in enumerate(episode.sub_questions) if each.solved]
+        assert len(solved) == episode.num_solved, "each sub-question once"
+        assert episode.f1 == pytest.approx(2 * len(solved) / (episode.num_subtasks + len(episode.calls)), abs=1e-5)
+        for call in episode.calls:
+            assert call.ok == (call.error is None)
+            assert call.turn >= 1
+            assert call.solved is None or episode.sub_questions[call.solved].tool == call.name
+
+
+# --- runs side by side ------------------------------------------------------------------------------------------------
+
+
+def test_two_runs_stand_side_by_side_on_one_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("a", "b"):
+        write_run(tmp_path / name)
+    assert main(["report", str(tmp_path / "a"), str(tmp_path / "b")]) == 0
+    assert capsys.readouterr().out == f"report -> {tmp_path / 'a_b.html'}\n"
+    assert "<h3>Greedy <small>n = 256 unseen worlds" in (tmp_path / "a_b.html").read_text()
+    shutil.rmtree(tmp_path / "b" / "heldout")
+    write_records(tmp_path / "b" / "heldout", [tiny_environment()], kind="environment")
+    assert main(["report", str(tmp_path / "a"), str(tmp_path / "b")]) == 0
+    html = (tmp_path / "a_b.html").read_text()
+    assert_loads_nothing_and_runs_the_viewer_alone(html)
+    assert "<h3>Greedy, each run on held-out environments of its own <small>n = 256 unseen worlds" in html
+    for head in ("RL · a", "RL · b", "Names alone · b"):
+        assert f'<th scope="col">{head}</th>' in html
+    assert "Reinforcement learning, a" in html
+    shown = [(each["policy"], each["run"]) for each in viewer_of(html)["episodes"]]
+    assert shown == [(policy, run) for policy in ("Base", "SFT", "RL") for run in ("a", "b")]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "a_b.html", "b"]
+
+
+def test_a_record_directory_is_not_shown_beside_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_run(tmp_path / "a")
+    assert main(["report", str(tmp_path / "a"), str(tmp_path / "a" / "heldout")]) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "heldout is a record directory, and only runs are shown side by side" in line
+
+
+def test_policies_measured_on_other_environments_each_say_their_number() -> None:
+    table = held_out_table("Greedy", {"base": {"f1": 0.1, "n": 16}, "rl": {"f1": 0.5, "n": 256}})
+    assert [column.detail for column in table.columns] == ["n = 16 unseen worlds", "n = 256 unseen worlds"]
+    assert table.note == "not all on the same environments"

@@ -53,6 +53,7 @@ def test_a_step_has_one_line_of_its_update_its_episodes_its_filling_and_its_time
     assert line == {
         "loss": -0.5,
         "applied": 1,
+        "episodes": 4,
         "reward": 0.5,
         # A percentile of 0, 0.25, 0.75 and 1 is the first value that is no less than so many of them.
         "reward_p10": 0.0,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import weakref
+from collections import Counter
 
 import jax
 import numpy as np
@@ -108,14 +109,20 @@ async def test_while_episodes_are_rolled_out_moments_that_wait_on_the_host_are_n
 def test_a_run_logs_episodes_with_their_token_ids_and_its_report_shows_them(finished, taught):
     assert sorted(path.name for path in (finished / "episodes").iterdir()) == ["step_000000.jsonl", "step_000002.jsonl"]
     first, last = logs_of_run(finished)
+    logged = read_episodes(last)
+    ((whole, size), *others) = Counter(episode.environment_id for episode in logged).most_common()
+    assert size > 1, "the first valid group is logged whole"
+    assert all(count == 1 for _, count in others)
+    assert sum(each.advantage for each in logged if each.environment_id == whole) == pytest.approx(0, abs=1e-5)
+    assert all(episode.seconds for episode in logged)
     for path, name in ((first, "step 0"), (last, "step 2")):
         for episode in read_episodes(path):
             assert episode.policy == name
             text = taught.tokenizer.decode([token.id for token in episode.tokens])
             assert text == "".join(token.text for token in episode.tokens)
     html = write_report(finished, describe).read_text()
-    assert '<span class="policy">step 0</span>' in html
-    assert '<span class="policy">step 2</span>' in html
+    for policy in ("step 0", "step 2"):
+        assert f'"policy":"{policy}"' in html
 
 
 async def test_a_step_that_is_not_finite_is_not_applied_but_told_of(config, taught, tmp_path, monkeypatch, capsys):
