@@ -10,7 +10,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # Slow tests in four parts of about the same time. One part a run of `.ci/run`: the one that .ci/slow_part names, which
 # a change that lands moves on.
 SLOW_1 := astra_jax/sft astra_jax/rl
-SLOW_2 := astra_jax/training astra_jax/checkpoints astra_jax/recipes astra_jax/model astra_jax/plan
+SLOW_2 := astra_jax/training astra_jax/checkpoints astra_jax/recipes astra_jax/model astra_jax/plan astra_jax/report
 SLOW_3 := astra_jax/benchmarks astra_jax/cli astra_jax/engine astra_jax/episodes astra_jax/evaluate astra_jax/serve test_wheel.py
 SLOW_4 := synthesis sandbox scripts
 SLOW_PART ?= $(shell cat .ci/slow_part)
@@ -56,7 +56,14 @@ $(VENV)/tpu_compiler: $(VENV)/installed-dev
 	|| { rm -rf $@; echo "no TPU compiler from pip: tests that compile for a TPU are skipped" >&2; mkdir $@; }
 	touch $@
 
-slow: setup $(VENV)/tpu_compiler
+# A browser for the pages of reports: Debian's Chromium where it may be installed. Without one these tests are skipped.
+$(VENV)/browser: $(VENV)/installed-dev
+	$(PIP) -e ".[browser]" && { command -v chromium > /dev/null \
+	|| { apt-get update -qq && apt-get install -y -qq chromium; } > /dev/null 2>&1; } \
+	|| echo "no Chromium or no playwright: tests of pages in a browser are skipped" >&2
+	touch $@
+
+slow: setup $(VENV)/tpu_compiler $(if $(filter 2,$(SLOW_PART)),$(VENV)/browser)
 	$(BIN)/python -m pytest -q -m slow -n 2 --dist loadfile --durations=10 $(addprefix tests/, $(or $(SLOW_$(SLOW_PART)), \
 	$(error expected a part from 1 to 4 in SLOW_PART or .ci/slow_part, found "$(SLOW_PART)")))
 

@@ -20,7 +20,7 @@ evaluate/             Evaluation of a policy: in held-out environments, with int
 benchmarks/           Public benchmarks: their official harnesses, each in an environment of its own.
 serve/                A policy behind HTTP, for clients of OpenAI's API and for learners that send token ids.
 plan/                 The needs of a step on a pod that is not there: memory, FLOPs, traffic, and the bound on its time.
-report/               The report: one self-contained HTML page of a run or of a record directory.
+report/               The report: one self-contained HTML page of a run, of runs side by side, or of a record directory.
 recipes/              Whole recipes: stages of synthesis, training and evaluation in one run.
 cli/                  The `astra` command, one file per group of subcommands; heavy imports happen when one runs.
 testing               Fakes for tests, of this project or others: a tiny model, tokenizer, environment and sandbox.

@@ -1,11 +1,12 @@
 """The report: one self-contained HTML page of a run, of runs side by side, or of a record directory.
 
-page              The page of a run or of a record directory: it reads the folder and lays the page out.
+page              The page of a run, of runs side by side, or of a record directory: it reads the folders and lays the
+                  page out.
 held_out          The held-out figures of every policy, and the number of environments that they were taken on.
 tables            Tables of a page: rows and columns of cells, each with its interval in small letters.
 charts            Curves over steps: scales, ticks and paths, in percent of the plot.
 data_sets         A data set as it is shown: figures beside the paper's, and the shares of its sizes, scores and kinds.
-episodes          The episodes that the page shows, and their tokens cut into runs of one writer.
+episodes          The episodes of a page, as its viewer (`viewer.js`) reads them: one JSON object.
 environments      Evaluations in environments side by side: tables of figures, differences, slices and endings.
 benchmarks        The page of evaluations, of environments and of benchmarks; HTML and Markdown.
 benchmark_tables  Runs of benchmarks beside the paper: tables, and the reasons why a run is not comparable.

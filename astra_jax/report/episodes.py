@@ -174,6 +174,7 @@ def _teaches(episode: LoggedEpisode, order: dict[str, int]) -> tuple[float, ...]
         0 < episode.f1 < 1,
         episode.language == "en",
         0 < in_vain < len(episode.calls),
+        episode.policy in POLICIES,
         -in_vain,
         -len(episode.calls),
         order[episode.policy],

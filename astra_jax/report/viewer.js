@@ -1,15 +1,13 @@
 // The viewer of episodes: filters, a list, and one environment with its episodes side by side.
 //
-//   data    the JSON of the page, written by `astra_jax/report/episodes.py`
+//   data    the JSON of the page, which `astra_jax/report/episodes.py` describes
 //   form    the choices of the reader; the hash of the address holds them too, with the key of the open episode
-//   draw    form -> list -> detail
 //
 // Texts of models are untrusted: they reach the page as text nodes and attribute values, never as HTML.
 "use strict";
 const $ = (id) => document.getElementById(id);
 const data = JSON.parse($("episodes-data").textContent);
-const form = $("choices"), list = $("list"), detail = $("detail"), told = $("told");
-const START = "#episodes?";
+const form = $("choices"), list = $("list"), detail = $("detail"), told = $("told"), START = "#episodes?";
 
 /** Return a new element; children that are no elements become text. */
 function make(tag, attributes, ...children) {
@@ -46,16 +44,13 @@ for (const environment of data.environments) {
 const newest = Math.max(0, ...episodes.flatMap((each) => each.runs.map(([, , version]) => version)));
 
 const FILTERS = {
-  policy: (each) => [each.policy],
-  run: (each) => [each.run],
-  split: (each) => [each.split],
-  domain: (each) => [each.environment.domain],
+  policy: (each) => [each.policy], run: (each) => [each.run], split: (each) => [each.split], stop: (each) => [each.stop],
+  domain: (each) => [each.environment.domain], scenario: (each) => [each.environment.scenario],
   language: (each) => [{ en: "English", zh: "Chinese" }[each.environment.language]],
-  scenario: (each) => [each.environment.scenario],
-  stop: (each) => [each.stop],
   error: (each) => each.errors.length ? each.errors : ["no error"],
 };
 const SORTS = {
+  "": () => 0,
   lowest: (a, b) => a.reward - b.reward,
   highest: (a, b) => b.reward - a.reward,
   spread: (a, b) => b.environment.spread - a.environment.spread,
@@ -65,17 +60,15 @@ const SORTS = {
 
 /** Return the text that a search looks through: of the environment, and all that followed the prompt. */
 function searched(each) {
-  const { question, answer, id } = each.environment;
-  each.text ??= [question, plain(answer), id, each.tokens.map((place) => data.tokens[place][1]).join("")].join("\n").toLowerCase();
-  return each.text;
+  const { question, answer, id } = each.environment, said = () => each.tokens.map((place) => data.tokens[place][1]).join("");
+  return each.text ??= [question, plain(answer), id, said()].join("\n").toLowerCase();
 }
 
 function chosen(choices) {
   const least = parseFloat(choices.least), most = parseFloat(choices.most), words = choices.search.trim().toLowerCase();
-  const kept = episodes.filter((each) =>
+  return episodes.filter((each) =>
     Object.entries(FILTERS).every(([name, values]) => !choices[name] || values(each).includes(choices[name]))
-    && !(each.reward < least) && !(each.reward > most) && (!words || searched(each).includes(words)));
-  return choices.sort ? kept.sort(SORTS[choices.sort]) : kept;
+    && !(each.reward < least) && !(each.reward > most) && (!words || searched(each).includes(words))).sort(SORTS[choices.sort]);
 }
 
 // --- the list ---
@@ -87,9 +80,8 @@ function drawList(choices) {
   $("count").textContent = `${counted(shown.length, "episode")} of ${episodes.length.toLocaleString("en")}`
     + (shown.length ? `, mean reward ${number(mean(shown.map((each) => each.reward)))}` : "");
   list.replaceChildren(...shown.map((each) => {
-    const kind = each.reward >= 1 ? "good" : each.reward > 0 ? "" : "bad";
-    each.row = make("button", { type: "button" },
-      make("b", { class: kind }, number(each.reward, 2)), make("span", { class: "policy" }, each.label),
+    const reward = make("b", { class: each.reward >= 1 ? "good" : each.reward > 0 ? "" : "bad" }, number(each.reward, 2));
+    each.row = make("button", { type: "button" }, reward, make("span", { class: "policy" }, each.label),
       make("span", { class: "asked", lang: each.environment.language }, each.environment.question));
     each.row.addEventListener("click", () => openEpisode(each));
     return make("li", {}, each.row);
@@ -115,8 +107,7 @@ const OVERLAYS = {
   source: ["", () => 0],
   mask: ["Coloured tokens have loss.", () => 1],
   logprob: ["The stronger, the less likely the token was; full at p ≤ 1.8 %.", (token) => Math.min(1, -token.logprob / 4)],
-  version: [`The stronger, the newer the weights that sampled it; full at version ${newest}.`,
-    (token) => (token.version + 1) / (newest + 1)],
+  version: [`The stronger, the newer the weights; full at version ${newest}.`, (token) => (token.version + 1) / (newest + 1)],
   advantage: ["Advantage of the episode in its group: blue above 0, red below, full at 2.",
     (_, each) => Math.min(1, Math.abs(each.advantage ?? 0) / 2)],
 };
@@ -147,18 +138,15 @@ function tokenRuns(places, runs, each, overlay) {
 function tellToken(event) {
   const token = event.target.closest("i")?.token;
   if (!token) return;
-  const p = number(100 * Math.exp(sum(token.logprobs)), 1);
-  const sampled = `log p ${token.logprobs.map((each) => number(each)).join(", ")} (p ${p}%) · version ${token.version} · loss`;
-  told.textContent = [
-    `token ${token.at + 1}`, `id ${token.ids.join(" ")}`, JSON.stringify(token.text), token.source,
-    token.turn ? `turn ${token.turn}` : "prompt", token.logprobs.length ? sampled : "no loss",
-  ].join(" · ");
+  const logprobs = token.logprobs.map((each) => number(each)).join(", "), p = number(100 * Math.exp(sum(token.logprobs)), 1);
+  const sampled = `log p ${logprobs} (p ${p}%) · version ${token.version} · loss`;
+  told.textContent = [`token ${token.at + 1}`, `id ${token.ids.join(" ")}`, JSON.stringify(token.text), token.source,
+    token.turn ? `turn ${token.turn}` : "prompt", token.logprobs.length ? sampled : "no loss"].join(" · ");
 }
 
 /** Return the table of F1 call by call: 2n̂ / (n + c), of n sub-tasks n̂ solved by c calls. */
 function derivation(each) {
-  const rows = [];
-  let solved = 0, before = 0;
+  let rows = [], solved = 0, before = 0;
   function step(turn, what, result, isSolved) {
     solved += isSolved;
     const calls = rows.length + 1, f1 = 2 * solved / (each.num_subtasks + calls), credit = f1 - before;
@@ -174,8 +162,7 @@ function derivation(each) {
     step(call.turn, what, call.solved === null ? nothing : `solves ${call.solved + 1}`, call.solved !== null);
   }
   if (each.num_tool_calls > each.calls.length) {
-    const isRight = each.num_solved > solved;
-    step("end", ["the ending"], isRight ? "as it should be" : "not as it should be", isRight);
+    step("end", ["the ending"], each.num_solved > solved ? "as it should be" : "not as it should be", each.num_solved > solved);
   }
   if (!rows.length) return make("p", { class: "note" }, "No call: recall, precision and F1 are 0.");
   const heads = ["Turn", "Call and result", "Recall", "Precision", "F1", "Credit"].map((text) => make("th", { scope: "col" }, text));
@@ -210,7 +197,8 @@ function column(each, overlay, from, to) {
   const asked = each.environment.sub_questions.map(([question, answer, tool], place) => make("li",
     { class: tool === null ? "no-tool" : each.solved[place] ? "solved" : "unsolved", lang: each.environment.language },
     `${question} `, make("b", {}, plain(answer)), " ", make("code", {}, tool ?? "needs no tool")));
-  const prompt = data.prompts[each.prompt], details = make("details", {}, make("summary", {}, `Prompt, ${counted(prompt.length, "token")}`));
+  const prompt = data.prompts[each.prompt];
+  const details = make("details", {}, make("summary", {}, `Prompt, ${counted(prompt.length, "token")}`));
   details.addEventListener("toggle", () => details.open && details.children.length < 2 && details.append(
     make("div", { class: "tokens", tabindex: 0 }, ...tokenRuns(prompt, [["prompt", 0, -1, prompt.length]], each, "source"))));
   const sign = overlay === "advantage" && each.advantage < 0 ? "negative" : "";
@@ -228,14 +216,14 @@ function drawDetail(choices) {
     : others.filter((each) => choices.beside === "all" || each.label === choices.beside);
   const columns = [open, ...beside], turns = columns.flatMap((each) => each.seconds);
   const from = Math.min(...turns.map(([start]) => start)), to = Math.max(...turns.map(sum));
-  const where = [environment.scenario.replaceAll("_", " "), environment.domain, open.split, environment.id].filter(Boolean).join(" · ");
+  const where = [environment.scenario, environment.domain].map((each) => each.replaceAll("_", " "));
   $("same").textContent = onTheSame(choices);
   $("overlay-legend").textContent = OVERLAYS[choices.overlay][0];
-  detail.replaceChildren(make("p", { class: "eyebrow" }, where), make("h3", { lang: environment.language }, environment.question),
+  detail.replaceChildren(make("p", { class: "eyebrow" }, [...where, open.split, environment.id].filter(Boolean).join(" · ")), make("h3", { lang: environment.language }, environment.question),
     make("p", { class: "answer" }, "Gold answer ", make("b", { lang: environment.language }, plain(environment.answer)),
       choices.beside && !beside.length ? " No other episode of this environment is chosen beside this one." : ""),
     make("div", { class: "columns" }, ...columns.map((each) => column(each, choices.overlay, from, to))));
-  for (const each of shown) each.row.setAttribute("aria-current", String(each === open));
+  shown.forEach((each) => each.row.setAttribute("aria-current", String(each === open)));
 }
 
 // --- the choices of the reader ---
@@ -253,13 +241,15 @@ function openEpisode(each) {
   writeHash(choices());
 }
 
-/** Draw all; open the first episode of the list if the open one is filtered away. */
+/** Draw all; if the open episode is filtered away, open another one of the list. */
 function draw() {
   const now = choices();
   drawList(now);
   if (!shown.includes(open)) open = shown.includes(episodes[data.first]) ? episodes[data.first] : shown[0] ?? null;
-  if (open) drawDetail(now);
-  else detail.replaceChildren(make("p", {}, "No episode is left; remove a filter."));
+  if (open) {
+    drawDetail(now);
+    list.scrollTop = open.row.offsetTop - list.clientHeight / 2;
+  } else detail.replaceChildren(make("p", {}, "No episode is left; remove a filter."));
 }
 
 function readHash() {
@@ -276,32 +266,30 @@ function readHash() {
 for (const [name, values] of Object.entries(FILTERS)) {
   const counts = new Map();
   for (const value of episodes.flatMap(values)) counts.set(value, (counts.get(value) ?? 0) + 1);
-  const options = [...counts].map(([value, count]) => make("option", { value }, `${value.replaceAll("_", " ")} (${count})`));
-  form.elements[name].append(...options);
+  form.elements[name].append(...[...counts].map(([value, count]) => make("option", { value }, `${value.replaceAll("_", " ")} (${count})`)));
   form.elements[name].parentElement.hidden = counts.size < 2;
 }
 form.elements.beside.append(...distinct(episodes.map((each) => each.label)).map((label) => make("option", { value: label }, label)));
 if (episodes.every((each) => each.advantage === null)) form.elements.overlay.querySelector("[value=advantage]").remove();
 const DEFAULTS = choices();
 $("filters").open = innerWidth > 760;
-
 form.addEventListener("submit", (event) => event.preventDefault());
-form.addEventListener("input", () => { draw(); writeHash(choices()); });
-form.addEventListener("reset", () => setTimeout(() => { draw(); writeHash(choices()); }));
+const changed = () => { draw(); writeHash(choices()); };
+form.addEventListener("input", changed);
+form.addEventListener("reset", () => setTimeout(changed));
 for (const kind of ["pointerover", "click"]) detail.addEventListener(kind, tellToken);
 addEventListener("hashchange", () => readHash() && draw());
 addEventListener("keydown", (event) => {
   if (event.ctrlKey || event.metaKey || event.altKey) return;
-  if (event.target.matches("input, select")) return event.key === "Escape" ? event.target.blur() : undefined;
+  if (event.target.matches("input, select")) return;
   const step = { j: 1, k: -1 }[event.key], select = { o: "overlay", s: "beside" }[event.key];
   if (step && shown.length) {
     const next = shown[Math.min(shown.length - 1, Math.max(0, shown.indexOf(open) + step))];
     openEpisode(next);
     next.row.focus();
   } else if (select) {
-    const control = form.elements[select];
-    control.selectedIndex = (control.selectedIndex + 1) % control.options.length;
-    form.dispatchEvent(new Event("input"));
+    form.elements[select].selectedIndex = (form.elements[select].selectedIndex + 1) % form.elements[select].options.length;
+    changed();
   } else if (event.key === "/") {
     event.preventDefault();
     $("filters").open = true;

@@ -43,8 +43,7 @@ def count_solved(sub_tasks: Sequence[SubQuestion], outcomes: Sequence[tuple[str,
 def solved_by(sub_tasks: Sequence[SubQuestion], outcomes: Sequence[tuple[str, JsonValue]]) -> list[int | None]:
     """Return for each successful call the place of the sub-task that it solved; None if it solved none."""
     open_places = list(range(len(sub_tasks)))
-    found: list[int | None] = []
-    # The first match is enough: no gold reply has the answer of another sub-task (`proving.proof.check_apart`).
+    found: list[int | None] = []  # the first match is enough: answers are apart (`proving.proof.check_apart`)
     for tool, value in outcomes:
         found.append(next((place for place in open_places if is_solved(sub_tasks[place], tool, value)), None))
         open_places = [place for place in open_places if place != found[-1]]

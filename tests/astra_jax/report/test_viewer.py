@@ -6,6 +6,7 @@ Needs `pip install -e '.[browser]'` and a Chromium, such as that of `apt-get ins
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -168,9 +169,9 @@ def test_every_other_order_keeps_all_episodes_and_changes_them(opened, sort: str
 
 @pytest.mark.parametrize("overlay", OVERLAYS)
 def test_each_overlay_colours_the_sampled_tokens_by_its_own_value(opened, logged, overlay: str) -> None:
-    page = opened()
+    page = opened("#episodes?policy=step+3")
     page.select_option("select[name=overlay]", overlay)
-    episode = logged[is_open(page)]
+    episode = logged[is_open(page)]  # the group comes first
     assert episode.advantage
     sampled = [token for token in episode.tokens if token.source == "model" and token.text]
     strengths = page.locator("#detail .run.model i").evaluate_all(
@@ -201,7 +202,8 @@ def test_the_tokens_are_exact_and_each_tells_its_own_facts(opened, logged) -> No
     page.locator("#detail .run.model i").first.hover()
     told, first = page.inner_text("#told"), response[0]
     assert f"token {len(episode.tokens) - len(response) + 1} · id {first.id} · {json.dumps(first.text)} · model" in told
-    assert f"log p {first.sampled_logprob:.3f}" in told
+    (logprob,) = re.findall(r"log p (\S+) ", told)
+    assert float(logprob) == pytest.approx(first.sampled_logprob, abs=5e-4 + 1e-9)
     assert told.endswith(f"version {first.policy_version} · loss")
     page.locator("#detail .run.tool i").first.click()
     assert page.inner_text("#told").endswith("tool · turn 1 · no loss")
@@ -227,6 +229,7 @@ def test_f1_is_derived_call_by_call_and_the_credits_add_up_to_it(opened, logged)
 
 def test_other_policies_and_the_group_stand_beside_the_open_episode(opened, logged) -> None:
     page = opened()
+    page.locator("#list button").first.click()
     page.select_option("select[name=beside]", "group")
     assert page.locator("#detail .episode").count() == 4
     assert "of 4 in its group" in page.inner_text("#detail")
