@@ -57,13 +57,12 @@ $(VENV)/tpu_compiler: $(VENV)/installed-dev
 	touch $@
 
 # A browser for the pages of reports: Debian's Chromium where it may be installed. Without one these tests are skipped.
-$(VENV)/browser: $(VENV)/installed-dev
-	$(PIP) -e ".[browser]" && { command -v chromium > /dev/null \
+BROWSER = $(PIP) -e ".[browser]" && { command -v chromium > /dev/null \
 	|| { apt-get update -qq && apt-get install -y -qq chromium; } > /dev/null 2>&1; } \
 	|| echo "no Chromium or no playwright: tests of pages in a browser are skipped" >&2
-	touch $@
 
-slow: setup $(VENV)/tpu_compiler $(if $(filter 2,$(SLOW_PART)),$(VENV)/browser)
+slow: setup $(VENV)/tpu_compiler
+	$(if $(filter astra_jax/report,$(SLOW_$(SLOW_PART))),$(BROWSER))
 	$(BIN)/python -m pytest -q -m slow -n 2 --dist loadfile --durations=10 $(addprefix tests/, $(or $(SLOW_$(SLOW_PART)), \
 	$(error expected a part from 1 to 4 in SLOW_PART or .ci/slow_part, found "$(SLOW_PART)")))
 
