@@ -69,7 +69,9 @@ def test_every_stage_runs_and_the_summary_follows_from_the_episodes(small: Path)
         **dict.fromkeys(("heldout", "heldout_tools", "heldout_domains"), 4),
     }
     assert summary["export"]["bit_equal"]
-    episodes: list[dict[str, Any]] = [json.loads(line) for line in (small / "episodes.jsonl").read_text().splitlines()]
+    logged: list[dict[str, Any]] = [json.loads(line) for line in (small / "episodes.jsonl").read_text().splitlines()]
+    assert {episode["split"] for episode in logged} == {"heldout", "heldout_tools", "heldout_domains"}
+    episodes = [episode for episode in logged if episode["split"] == "heldout"]
     for policy in ("sft", "rl"):
         own = [episode for episode in episodes if episode["policy"] == policy]
         figures = summary["heldout"][policy]
