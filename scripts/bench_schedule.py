@@ -2,9 +2,17 @@
 
     python scripts/bench_schedule.py pod      # two hosts with 256 rows each, which make all calls together
     python scripts/bench_schedule.py tools    # 64 episodes of 4 turns in 16 rows, with slow tools and with none
+    python scripts/bench_schedule.py real --quickstart runs/quickstart --out runs/time_lines
+                                              # the time line of `astra plan` against real runs on this machine
+
+The last one trains six times for a few steps, on a machine without other work (15 minutes on two cores). The first run
+gives the lengths of episodes, the tools' times, and one fitted number: the host's seconds after a message. The time of
+calls and updates is that of the run's own programs, called alone. The time lines of the other five runs are then
+simulated before they are compared; of each, the medians over all steps but the first two count, and the number of
+rollouts for an update, which is chance, is the real one.
 
 Decoders sample no model: lengths of messages and times of tools are drawn, a step takes 20 ms of a clock that jumps
-(`tests/astra_jax/engine/clock.py`). Tools take 0.5 s in the middle, and up to 2 s. A command always draws the same.
+(`astra_jax/plan/clock.py`). Tools take 0.5 s in the middle, and up to 2 s. A command always draws the same.
 
 An episode of the pod has as many turns as the paper's trajectories have calls: lognormal, 4.42 on average, at most 5 in
 three of four (the paper: 72.2 %), and never more than 32. The pod runs three times: with two episodes for each row, so
@@ -33,33 +41,52 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import dataclasses
+import functools
 import json
 import math
 import random
 import statistics
+import subprocess
 import sys
 import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, TypeVar
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 
 sys.path.append(str(Path(__file__).parents[1]))  # tests/ is no installed package
 
+from astra_jax.chat.format import Source
+from astra_jax.checkpoints.checkpoint import load_params
 from astra_jax.config import CONFIGS, load_config
 from astra_jax.engine.decoder import PagedDecoder
-from astra_jax.engine.device import Said
+from astra_jax.engine.device import Said, XLADevice
 from astra_jax.engine.interface import Sampling, Session
 from astra_jax.engine.schedule import Schedule
 from astra_jax.engine.shared_device import Proposal, SharedDevice
-from astra_jax.engine.sizes import Limits, row_counts_for
-from astra_jax.engine.tracks import Sample
+from astra_jax.engine.sizes import Limits, decode_limits, row_counts_for
+from astra_jax.engine.tracks import Read, Sample, SampleRow, Track
+from astra_jax.episodes.ledger import TokenLedger
+from astra_jax.mesh.placement import place_batch
+from astra_jax.metrics_file import read_metrics
+from astra_jax.plan.clock import ClockDevice, Costs, Lognormal, run_on_clock
+from astra_jax.plan.time_line import time_line
+from astra_jax.plan.workload import Workload, recorded_workload
+from astra_jax.rl.batch import make_rl_batch
 from astra_jax.rl.batch_filling import BatchFiller, ScoredGroup
 from astra_jax.rl.config import RLConfig
-from tests.astra_jax.engine.clock import ClockDevice, Costs, Lognormal, run_on_clock
+from astra_jax.rl.train import objective_of, rl_step
+from astra_jax.training.optimizer import make_optimizer
+from astra_jax.training.run import checked_parts
+from synthesis.record_io import RecordSource, write_records
+from synthesis.records import Environment
 
 _T = TypeVar("_T")
 END_ID = 0
@@ -294,14 +321,218 @@ def updates(recipe: RLConfig, groups: int, rollout_seconds: float, steps: int = 
     }
 
 
+class MeasuredClock:
+    """The `StepClock` of a run on this device: each program is called alone, once for every shape, and timed."""
+
+    num_shards = segment_multiple = 1
+    reshard_seconds = 0.0
+
+    def __init__(self, config: RLConfig):
+        """Load the policy that the run begins with."""
+        self._config, self.calls = config, self
+        self._parts = checked_parts(config)
+        self._params = load_params(config.init, mesh=None, overrides=config.model_overrides)[1]
+        of_rollout = (config.groups_per_rollout, config.group_size, config.groups_with_rows)
+        self.limits = decode_limits(config.rollout, *of_rollout)
+        self._device = XLADevice(self._parts.model_config, self._params, self.limits, end_ids=(-1,))
+        self._of_read, self._of_sample = map(functools.cache, (self._read_seconds, self._sample_seconds))
+        self.update_seconds = functools.cache(self._update_seconds)
+
+    def read(self, read: Read, num_tokens: int) -> float:
+        """Return the seconds of a call that reads."""
+        return self._of_read(read.begins, read.most_rows, read.most_tokens)
+
+    def sample(self, sample: Sample, num_steps: int) -> float:
+        """Return the seconds of a call that samples: those of beginning it, and of each step."""
+        table = next(table for table in self.limits.tables if table >= sample.most_pages)
+        one, all_steps = (self._of_sample(sample.most_rows, table, steps) for steps in (1, self.limits.sample_tokens))
+        return one + (all_steps - one) * (num_steps - 1) / (self.limits.sample_tokens - 1)
+
+    def _read_seconds(self, begins: bool, rows: int, tokens: int) -> float:
+        return median_seconds(lambda: self._waits(self._device._read(Read([[]], begins, rows, tokens))))
+
+    def _sample_seconds(self, rows: int, table: int, steps: int) -> float:
+        def track(number: int) -> Track:
+            length = min(table * self.limits.page_tokens, self.limits.max_tokens) - self.limits.sample_tokens
+            pages = [(number * table + page) % self.limits.num_pages for page in range(table)]
+            sampling = Sampling(steps, self._config.rollout.temperature)
+            found = Track(Session(0, number), 0, 0, length, [1] * length, pages, length - 1)
+            found.sampling = sampling
+            return found
+
+        sample = Sample([[SampleRow(track(number), steps) for number in range(rows)]], rows, table, leave_at=0)
+        return median_seconds(lambda: self._waits(self._device._sample(sample)))
+
+    def _waits(self, _: Any) -> None:
+        jax.block_until_ready(self._device._pages)
+
+    def _update_seconds(self, tokens_of_row: int, num_parts: int) -> float:
+        """Return the seconds of an update whose first parts are full of episodes of one length."""
+        config, parts = self._config, self._parts
+        per_row = config.episodes_per_row
+        prompt = min(config.rollout.max_prompt_tokens, tokens_of_row // (per_row + 1))
+        response = (tokens_of_row - prompt) // per_row
+
+        def episode() -> Any:
+            ledger = TokenLedger()
+            ledger.append_given([1] * prompt, [int(Source.PROMPT)] * prompt, turn=0)
+            ledger.append_sampled([1] * response, [-1.0] * response, turn=1, policy_versions=[0] * response)
+            return SimpleNamespace(ledger=ledger)
+
+        rows = config.rows_per_update * num_parts // config.accumulation
+        rewards = tuple(float(number % 2) for number in range(config.group_size))
+        groups: Any = [
+            ScoredGroup([episode() for _ in rewards], rewards, 0)
+            for _ in range(max(1, rows * per_row // config.group_size))
+        ]
+
+        def update() -> None:
+            batch = make_rl_batch(
+                groups,
+                length_bucket_tokens=config.length_bucket_tokens,
+                pad_id=parts.tokenizer.pad_id,
+                episodes_per_row=per_row,
+                num_rows=config.rows_per_update,
+                packed_parts=config.accumulation if config.packing else None,
+            )
+            optimizer = make_optimizer(config.optimizer, config.steps)
+            params = jax.tree.map(jnp.copy, self._params)  # a step is given away its weights
+            jax.block_until_ready(
+                rl_step(
+                    params,
+                    optimizer.init(params),
+                    place_batch(batch, len(batch.tokens_BT), None),
+                    model_config=parts.model_config,
+                    optimizer_config=config.optimizer,
+                    steps=config.steps,
+                    objective=objective_of(config),
+                    accumulation=config.accumulation,
+                    packing=config.packing,
+                )
+            )
+
+        return median_seconds(update)
+
+
+def median_seconds(call: Callable[[], object], times: int = 5) -> float:
+    """Return the median time of a call that was made once before."""
+    call()
+    found = []
+    for _ in range(times):
+        start = time.perf_counter()
+        call()
+        found.append(time.perf_counter() - start)
+    return statistics.median(found)
+
+
+REAL_RUNS: dict[str, list[str]] = {
+    "the shipped recipe": [],
+    "twice as many groups in a rollout": ["groups_per_rollout=32"],
+    "groups of four": ["group_size=4"],
+    "a row for each episode": ["episodes_per_row=1", "packing=false", "accumulation=16"],
+    "shorter episodes": ["rollout.max_turns=3", "rollout.max_response_tokens=192"],
+    "tools of 0.2 s, no waiting": ["rollout.reproducible=false"],
+}
+"""The keys of each run; the first is the one that the others are told from."""
+SLOW_TOOL_SECONDS = 0.2
+
+
+def with_slow_tools(source: Path, out: Path) -> Path:
+    """Write environments whose tools sleep first, once."""
+    if not (out / "dataset.json").exists():
+        sleep = f"import time\ntime.sleep({SLOW_TOOL_SECONDS})\n"
+
+        def slow(tool: Any) -> Any:
+            return tool.model_copy(update={"source": sleep + tool.source})
+
+        def all_slow(environment: Environment) -> Environment:
+            irrelevant = (each.model_copy(update={"tool": slow(each.tool)}) for each in environment.irrelevant_tools)
+            tools = {"tools": tuple(map(slow, environment.tools)), "irrelevant_tools": tuple(irrelevant)}
+            return environment.model_copy(update=tools)
+
+        write_records(out, map(all_slow, RecordSource(source, Environment)), kind="environment")
+    return out
+
+
+def real_steps(out: Path) -> list[dict[str, Any]]:
+    """Return the steps of a run that count, each with its number of rollouts."""
+    lines = read_metrics(out / "metrics.jsonl")
+    submitted = [0, *(line["groups_submitted"] for line in lines)]
+    for number, line in enumerate(lines):
+        line["groups_rolled_out"] = submitted[number + 1] - submitted[number]
+    return [line for line in lines[2:] if line["groups_rolled_out"]]
+
+
+def real_runs(quickstart: Path, out: Path) -> list[dict[str, Any]]:
+    """Run each recipe for a few steps, simulate it, and return both times."""
+    rows, workload = [], None
+    for number, (words, keys) in enumerate(REAL_RUNS.items()):
+        folder = out / f"run_{number}"
+        environments = quickstart / "environments"
+        if words.startswith("tools"):
+            environments = with_slow_tools(environments, out / "slow_environments")
+        places = [f"out={folder}", f"init={quickstart / 'sft' / 'policy'}", f"environments={environments}"]
+        keys = [*keys, *places, "steps=8", "log_episodes_every_steps=1", "optimizer.learning_rate=1e-9"]
+        config = load_config(RLConfig, CONFIGS / "tiny_rl.toml", keys)
+        if not (folder / "policy").exists():
+            command = [sys.executable, "-m", "astra_jax.cli", "rl", str(CONFIGS / "tiny_rl.toml"), *keys]
+            subprocess.run(command, check=True)
+        steps, clock = real_steps(folder), MeasuredClock(config)
+        real_rollout = statistics.median(
+            line["rollout_seconds"] * config.groups_per_rollout / line["groups_rolled_out"] for line in steps
+        )
+        real_update = statistics.median(line["learn_seconds"] for line in steps)
+        if workload is None:
+            workload = fitted(config, recorded_workload(folder), clock, real_rollout)
+        of_run = workload
+        if words.startswith("tools"):
+            slower = dataclasses.replace(workload.tool_seconds, median=workload.tool_seconds.median + SLOW_TOOL_SECONDS)
+            most = workload.most_tool_seconds + SLOW_TOOL_SECONDS
+            of_run = dataclasses.replace(workload, tool_seconds=slower, most_tool_seconds=most)
+        line = time_line(config, of_run, clock)
+        rollout, update = (line.seconds - line.phases.learning) / line.rollouts, line.phases.learning
+        per_update = statistics.mean(line["groups_rolled_out"] for line in steps) / config.groups_per_rollout
+        real, simulated = (
+            per_update * each + learn for each, learn in ((real_rollout, real_update), (rollout, update))
+        )
+        rows.append(
+            {
+                "run": words,
+                "real": round(real, 2),
+                "simulated": round(simulated, 2),
+                "ratio": round(simulated / real, 3),
+                "rollout": [round(real_rollout, 2), round(rollout, 2)],
+                "update": [round(real_update, 2), round(update, 2)],
+            }
+        )
+        print(json.dumps(rows[-1]), flush=True)
+    return rows
+
+
+def fitted(config: RLConfig, workload: Workload, clock: MeasuredClock, rollout_seconds: float) -> Workload:
+    """Return the workload with the host's seconds after a message that make a rollout as long as the real one."""
+    low, high = 0.0, 0.2
+    for _ in range(12):
+        middle = dataclasses.replace(workload, host_seconds=(low + high) / 2)
+        line = time_line(config, middle, clock)
+        is_short = (line.seconds - line.phases.learning) / line.rollouts < rollout_seconds
+        low, high = (middle.host_seconds, high) if is_short else (low, middle.host_seconds)
+    return dataclasses.replace(workload, host_seconds=low)
+
+
 def main() -> None:
     """Print one JSON line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("mode", choices=["pod", "tools"])
+    parser.add_argument("mode", choices=["pod", "tools", "real"])
     parser.add_argument("--rows", type=int, help="of a host; default: 256 of the pod, 16 of the tools")
     parser.add_argument("--turns", type=int, help="of an episode; default: drawn in the pod, 4 of the tools")
     parser.add_argument("--calls-away", type=int, help="come back exactly so many calls later, as where runs are exact")
+    parser.add_argument("--quickstart", type=Path, default=Path("runs/quickstart"), help="a finished one")
+    parser.add_argument("--out", type=Path, default=Path("runs/time_lines"), help="of the real runs")
     args = parser.parse_args()
+    if args.mode == "real":
+        real_runs(args.quickstart, args.out)
+        return
 
     def lengths(turns: Lognormal, most_turns: int) -> Lengths:
         return lengths_with(Lognormal(args.turns, 0.0), args.turns) if args.turns else lengths_with(turns, most_turns)

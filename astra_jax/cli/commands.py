@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import importlib.metadata
 import json
 import os
@@ -285,6 +286,14 @@ def _add_plan(commands: Commands) -> None:
         metavar="FILE",
         help="write the config with the layout that is quickest there, and plan that",
     )
+    plan.add_argument(
+        "--time-line",
+        nargs="?",
+        const="",
+        metavar="RUN",
+        help="simulate an update instead, with the paper's turns or the episodes of a recorded run, and what-ifs",
+    )
+    plan.add_argument("--chip-hour", type=float, metavar="PRICE", help="price of a chip for an hour, for the time line")
 
 
 def _plan(options: argparse.Namespace) -> int | None:
@@ -303,9 +312,24 @@ def _plan(options: argparse.Namespace) -> int | None:
         text = written(before, config, options.topology)
         options.fit.write_text(text, encoding="utf-8")
         print("\n".join([*tried, f"fit -> {options.fit}"]), file=sys.stderr if options.json else sys.stdout)
+    if options.time_line is not None:
+        _time_line(config, options)
+        return None
     planned = plan(config, options.topology)
     print(json.dumps(planned.to_json()) if options.json else planned.render())
     return None if planned.fits else 1
+
+
+def _time_line(config: object, options: argparse.Namespace) -> None:
+    from astra_jax.plan.what_ifs import time_lines
+    from astra_jax.plan.workload import paper_workload, recorded_workload
+    from astra_jax.rl.config import RLConfig
+
+    if not isinstance(config, RLConfig):
+        raise UsageError("--time-line is of runs of `astra rl`; name a config with [rollout]")
+    workload = recorded_workload(Path(options.time_line)) if options.time_line else paper_workload()
+    found, table = time_lines(config, workload, options.topology, options.chip_hour)
+    print(json.dumps({words: dataclasses.asdict(line) for words, line in found.items()}) if options.json else table)
 
 
 def _add_launch(commands: Commands) -> None:

@@ -44,7 +44,8 @@ from sandbox.client import AsyncSandboxClient
 from synthesis.answers.counting import has_sub_task
 from synthesis.records import Environment, EnvironmentTool, Message
 
-_CALLS_AWAY: Final = 2
+CALLS_AWAY: Final = 2
+"""Calls of the decoder after which an episode of a reproducible rollout is back from its tools."""
 Group = list[Episode]
 """The episodes of one environment."""
 
@@ -218,7 +219,7 @@ class RolloutEngine:
             limits,
             end_ids=self._end_ids,
             policy_version=policy_version,
-            calls_away=_CALLS_AWAY if self.config.reproducible else None,
+            calls_away=CALLS_AWAY if self.config.reproducible else None,
         )
 
     async def _run_episode(self, decoder: PagedDecoder, episode: Episode, session: Session, began: float) -> None:

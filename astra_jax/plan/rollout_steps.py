@@ -33,26 +33,34 @@ from astra_jax.rl.config import RLConfig
 
 def rollout_steps(config: RLConfig, model: ModelConfig, mesh: Mesh, learner_mesh: Mesh) -> dict[str, AbstractStep]:
     """Return the programs of a rollout on `mesh`, with the bytes that the learner leaves on the chips."""
-    learnt, optimizer_state = learner_state(config, model, learner_mesh)
-    moments_bytes = bytes_per_chip(optimizer_state)
-    waits = config.optimizer_waits_on_host
-    left = {} if waits else {"optimiser": moments_bytes}
-    left["parameters of the learner"] = bytes_per_chip(learnt)
-    learner = model.with_lora(config.lora)
-    laid_out = jax.eval_shape(weights_for_decoding(learner, mesh), learnt)
-    params = with_shardings(laid_out, places_for_decoding(model, mesh))
-
-    def calls_for(num_groups: int, group_size: int, groups_with_rows: int | None = None) -> dict[str, AbstractStep]:
-        with jax.set_mesh(mesh):
-            limits = decode_limits(config.rollout, num_groups, group_size, groups_with_rows)
-        return _Calls(model, params, limits, mesh, left).steps()
-
-    steps = calls_for(config.groups_per_rollout, config.group_size, config.groups_with_rows)
+    steps = decode_calls(config, model, mesh, learner_mesh).steps()
     if config.held_out is not None:
-        of_evaluation = calls_for(config.held_out.most_at_once, 1)
+        of_evaluation = decode_calls(config, model, mesh, learner_mesh, held_out=config.held_out.most_at_once).steps()
         steps |= {f"held_out_{name}": step for name, step in of_evaluation.items()}
-    host_bytes = moments_bytes if waits else 0
+    waits = config.optimizer_waits_on_host
+    host_bytes = bytes_per_chip(learner_state(config, model, learner_mesh)[1]) if waits else 0
     return {name: dataclasses.replace(step, host_bytes=host_bytes) for name, step in steps.items()}
+
+
+def decode_calls(
+    config: RLConfig,
+    model: ModelConfig,
+    mesh: Mesh,
+    learner_mesh: Mesh,
+    *,
+    held_out: int | None = None,
+    groups_with_rows: int | None = None,
+) -> DecodeCalls:
+    """Return the engine's programs of a rollout, with rows for so many groups, or of so many held-out episodes."""
+    learnt, optimizer_state = learner_state(config, model, learner_mesh)
+    left = {} if config.optimizer_waits_on_host else {"optimiser": bytes_per_chip(optimizer_state)}
+    left["parameters of the learner"] = bytes_per_chip(learnt)
+    laid_out = jax.eval_shape(weights_for_decoding(model.with_lora(config.lora), mesh), learnt)
+    params = with_shardings(laid_out, places_for_decoding(model, mesh))
+    of_rollout = (config.groups_per_rollout, config.group_size, groups_with_rows or config.groups_with_rows)
+    with jax.set_mesh(mesh):
+        limits = decode_limits(config.rollout, *(of_rollout if held_out is None else (held_out, 1)))
+    return DecodeCalls(model, params, limits, mesh, left)
 
 
 def episodes_in_flight(config: RLConfig) -> str:
@@ -68,7 +76,7 @@ def episodes_in_flight(config: RLConfig) -> str:
 
 
 @dataclasses.dataclass(frozen=True)
-class _Calls:
+class DecodeCalls:
     """The engine's two programs with the largest arguments that `XLADevice` gives them."""
 
     model: ModelConfig
@@ -142,10 +150,10 @@ class _Calls:
         embedding, layer = self.params["embedding"], self.params["layers"][0]
         return read_layer.trace(self.model, embedding, layer, of_layer, stream, given, Place(flag, flag), begins=begins)
 
-    def sample(self) -> AbstractStep:
-        """Return `sample_rows`; costs are those of one token in every row, behind a whole episode."""
+    def sample(self, rows: int | None = None) -> AbstractStep:
+        """Return `sample_rows` in so many rows per shard, or all; costs are of one token in each, behind an episode."""
         limits = self.limits
-        rows = limits.row_counts[0]
+        rows = rows or limits.row_counts[0]
         sequences = rows * shards_of(self.mesh)
         per_row = self._by_shard(rows)
         tables, real = self._by_shard(rows, limits.longest_table), self._by_shard(rows, dtype=jnp.float32)

@@ -8,9 +8,9 @@ import sys
 
 import pytest
 
+from astra_jax.plan.clock import run_on_clock
 from scripts import bench_schedule
 from scripts.bench_schedule import MOST_TURNS, TURNS, lengths_with, run_hosts
-from tests.astra_jax.engine.clock import run_on_clock
 
 OF_THE_CLOCK = ("scheduler", "process")
 

@@ -17,7 +17,7 @@ from astra_jax.engine.interface import Generated, Sampling, Session
 from astra_jax.engine.schedule import Schedule
 from astra_jax.engine.sizes import Limits
 from astra_jax.engine.tracks import Read, SaidRow, Sample, Track
-from tests.astra_jax.engine.clock import ClockDevice, Costs, Lognormal, run_on_clock
+from astra_jax.plan.clock import ClockDevice, Costs, Lognormal, run_on_clock
 
 END_IDS = (0,)
 COSTS, MESSAGE_TOKENS = Costs(0.02, 0.001), Lognormal(6, 0.8)

@@ -17,8 +17,8 @@ from astra_jax.engine.interface import Generated, Sampling, Session
 from astra_jax.engine.shared_device import Kind, Proposal, SharedDevice, agreed
 from astra_jax.engine.tracks import Read, Sample
 from astra_jax.mesh.hosts import HostFailed, HostsEnd
+from astra_jax.plan.clock import ClockDevice, Costs, Lognormal, run_on_clock
 from tests.astra_jax.engine import test_conformance
-from tests.astra_jax.engine.clock import ClockDevice, Costs, Lognormal, run_on_clock
 
 NUM_HOSTS = 3
 LIMITS = dataclasses.replace(test_conformance.LIMITS, row_counts=(4, 2, 1))

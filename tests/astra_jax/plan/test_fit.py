@@ -15,7 +15,7 @@ from astra_jax.plan import fit as fit_module
 from astra_jax.plan.fit import Layout, written
 from astra_jax.plan.plan import load_run_config
 from astra_jax.rl.config import RLConfig
-from tests.astra_jax.plan.test_plan import _TINY, _in_process_of_its_own
+from tests.astra_jax.plan.test_plan import TINY, in_process_of_its_own
 from tests.tpu_compiler import needs_tpu_compiler
 
 ROOT = Path(__file__).parents[3]
@@ -102,8 +102,8 @@ print(json.dumps([lines, *(plan(each, sys.argv[2]).to_json() for each in (before
 @needs_tpu_compiler
 def test_a_fitted_run_fits_and_is_not_slower_than_the_layout_that_it_replaces(tmp_path):
     config = tmp_path / "plan.toml"
-    config.write_text(_TINY)
-    said = _in_process_of_its_own(_FIT, str(config), "v5e:2x2", XDG_CACHE_HOME=str(tmp_path))
+    config.write_text(TINY)
+    said = in_process_of_its_own(_FIT, str(config), "v5e:2x2", XDG_CACHE_HOME=str(tmp_path))
     lines, before, after = json.loads(said.splitlines()[-1])
     assert sum(line.endswith("chosen") for line in lines) == 2
     assert after["fits"]

@@ -36,7 +36,7 @@ from tests.tpu_compiler import needs_tpu_compiler, with_tpu_compiler
 
 REPOSITORY = Path(__file__).parents[3]
 
-_TINY = """
+TINY = """
 seed = 0
 steps = 2
 out = "runs/none"
@@ -70,7 +70,7 @@ max_turns = 3
 """
 
 
-def _in_process_of_its_own(code: str, *arguments: str, **environment: str) -> str:
+def in_process_of_its_own(code: str, *arguments: str, **environment: str) -> str:
     done = subprocess.run(
         [sys.executable, "-c", code, *arguments],
         env=os.environ
@@ -97,8 +97,8 @@ print(json.dumps(plan(load_run_config(Path(sys.argv[1])), sys.argv[2]).to_json()
 @needs_tpu_compiler
 def test_over_two_slices_copies_of_the_weights_exchange_gradients_by_a_network_of_their_own(tmp_path):
     config = tmp_path / "plan.toml"
-    config.write_text(_TINY.replace("[mesh]\n", "[mesh]\ndata = 2\n").replace("data = 2\ntensor", "data = 4\ntensor"))
-    said = _in_process_of_its_own(_PLAN, str(config), "2*v5e:2x2", XDG_CACHE_HOME=str(tmp_path))
+    config.write_text(TINY.replace("[mesh]\n", "[mesh]\ndata = 2\n").replace("data = 2\ntensor", "data = 4\ntensor"))
+    said = in_process_of_its_own(_PLAN, str(config), "2*v5e:2x2", XDG_CACHE_HOME=str(tmp_path))
     found = json.loads(said.splitlines()[-1])
     assert found["chips"] == 8
     learner = found["steps"]["rl_learner"]
@@ -117,10 +117,10 @@ def test_over_two_slices_copies_of_the_weights_exchange_gradients_by_a_network_o
 @needs_tpu_compiler
 def test_tiny_steps_are_compiled_for_an_absent_tpu_and_once_only(tmp_path):
     config = tmp_path / "plan.toml"
-    config.write_text(_TINY)
+    config.write_text(TINY)
 
     def answer():
-        said = _in_process_of_its_own(_PLAN, str(config), "v5e:2x2", XDG_CACHE_HOME=str(tmp_path))
+        said = in_process_of_its_own(_PLAN, str(config), "v5e:2x2", XDG_CACHE_HOME=str(tmp_path))
         return json.loads(said.splitlines()[-1])
 
     first, again = answer(), answer()
@@ -162,7 +162,7 @@ def test_no_weight_is_gathered_for_a_token(family):
     # In none of these sizes do logits, keys or activations have as many numbers as a weight.
     model = {"vocab_size": 3968, "hidden_size": 256, "num_layers": 2, "num_heads": 8, "num_kv_heads": 4, "head_dim": 32}
     model = {**model, "family": family, "intermediate_size": 512}
-    given = tomllib.loads(_TINY) | {"model": model, "group_size": 4}
+    given = tomllib.loads(TINY) | {"model": model, "group_size": 4}
     config = RLConfig.model_validate(given)
     mesh = make_mesh(MeshConfig(data=2, tensor=4), jax.devices()[:8])
     step = rollout_steps(config, config.model, mesh, mesh)["decode"]

@@ -1,6 +1,6 @@
 """A device without a model, and a clock that jumps: schedules can be tried at the size of a pod, in no time.
 
-Lengths of messages are drawn from a distribution. Their tokens are made up, and calls take the time of given costs.
+Lengths of messages are given or drawn. Their tokens are made up, and calls take the time of given costs.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ import hashlib
 import itertools
 import math
 import selectors
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from statistics import NormalDist
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from astra_jax.engine.device import Said
 from astra_jax.engine.sizes import Limits
@@ -24,11 +24,14 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True)
 class Lognormal:
+    """A distribution of lengths or seconds; the same key always draws the same."""
+
     median: float
     sigma: float
     """Standard deviation of the logarithm; 0 always draws the median."""
 
     def draw(self, *key: int) -> float:
+        """Return the draw of a key."""
         if self.sigma == 0:
             return self.median
         digest = hashlib.blake2b(repr(key).encode(), digest_size=8).digest()
@@ -36,26 +39,50 @@ class Lognormal:
         return self.median * math.exp(self.sigma * NormalDist().inv_cdf(uniform))
 
 
+class CallSeconds(Protocol):
+    """The time of the calls of a device."""
+
+    def read(self, read: Read, num_tokens: int) -> float:
+        """Return the seconds of a call that reads, `num_tokens` of its busiest host."""
+
+    def sample(self, sample: Sample, num_steps: int) -> float:
+        """Return the seconds of a call that samples so many tokens in every row."""
+
+
 @dataclass(frozen=True)
 class Costs:
+    """Calls whose time depends on the number of tokens or steps alone."""
+
     seconds_per_step: float
     """Seconds of a step, which samples one token in every row."""
     seconds_per_read_token: float
 
+    def read(self, read: Read, num_tokens: int) -> float:
+        """Return the seconds of a call that reads."""
+        return num_tokens * self.seconds_per_read_token
+
+    def sample(self, sample: Sample, num_steps: int) -> float:
+        """Return the seconds of a call that samples."""
+        return num_steps * self.seconds_per_step
+
 
 class ClockDevice:
-    """Makes tokens up, from seed, slot and place, and sleeps as long as computing them would have taken."""
+    """Makes tokens up, from seed, slot and place, and sleeps as long as computing them would have taken.
+
+    `message_tokens` says how long a message is, from the seed and the slot of its session and the tokens before it.
+    """
 
     num_steps = row_steps = 0
-    waited_seconds = left_seconds = 0.0
     """Steps of all calls that sampled; the same times the rows of each call."""
+    waited_seconds = left_seconds = read_seconds = sample_seconds = 0.0
+    """Seconds of waiting for other hosts, none; of all calls that read; of all that sampled."""
 
     def __init__(
         self,
         limits: Limits,
         *,
-        costs: Costs,
-        message_tokens: Lognormal,
+        costs: CallSeconds,
+        message_tokens: Callable[[int, int, int], float],
         end_ids: tuple[int, ...],
         vocab_size: int = 512,
         num_shards: int = 1,
@@ -66,16 +93,24 @@ class ClockDevice:
         self._words = [number for number in range(self.vocab_size) if number not in end_ids]
 
     async def idle(self, until: asyncio.Event, *, holds_up: bool) -> None:
+        """Wait: there is no other host."""
         await until.wait()
 
-    async def leave(self, *, failed: bool) -> None: ...
-    def close(self) -> None: ...
+    async def leave(self, *, failed: bool) -> None:
+        """Do nothing."""
+
+    def close(self) -> None:
+        """Do nothing."""
 
     async def read(self, read: Read) -> None:
+        """Sleep as long as reading takes."""
         num_tokens = max(await self.of_all_hosts(sum(len(row.ids) for row in read.all_rows())))
-        await asyncio.sleep(num_tokens * self._costs.seconds_per_read_token)
+        seconds = self._costs.read(read, num_tokens)
+        self.read_seconds += seconds
+        await asyncio.sleep(seconds)
 
     async def sample(self, sample: Sample) -> Said:
+        """Sleep as long as sampling takes; return made-up tokens."""
         tracks = [row.track for row in sample.all_rows()]
         lefts = [self._num_left(track) for track in tracks]
         counts = [min(row.max_tokens, left) for row, left in zip(sample.all_rows(), lefts, strict=True)]
@@ -87,15 +122,18 @@ class ClockDevice:
         ]
         self.num_steps += steps
         self.row_steps += steps * self.num_shards * sample.most_rows
-        await asyncio.sleep(steps * self._costs.seconds_per_step)
+        seconds = self._costs.sample(sample, steps)
+        self.sample_seconds += seconds
+        await asyncio.sleep(seconds)
         return said
 
     async def of_all_hosts(self, own: _T) -> list[_T]:
+        """Return what each host brings, here this one alone."""
         return [own]
 
     def _num_left(self, track: Track) -> int:
         begins_at = len(track.ids) - len(track.said)
-        drawn = self._message_tokens.draw(track.session.seed, track.session.slot, begins_at)
+        drawn = self._message_tokens(track.session.seed, track.session.slot, begins_at)
         return max(1, round(drawn)) - len(track.said)
 
     def _say(self, track: Track, count: int, num_left: int) -> SaidRow:
@@ -112,10 +150,12 @@ class ClockLoop(asyncio.SelectorEventLoop):
     """Its clock stands still while a task runs, and then jumps to the next timer; no task may wait for a thread."""
 
     def __init__(self) -> None:
+        """Begin at second 0."""
         self._jumps = _Jumps()
         super().__init__(self._jumps)
 
     def time(self) -> float:
+        """Return the seconds since the beginning."""
         return self._jumps.seconds
 
 
@@ -130,5 +170,10 @@ class _Jumps(selectors.DefaultSelector):
 
 
 def run_on_clock(main: Coroutine[Any, Any, _T]) -> _T:
+    """Run to the end on a clock that jumps.
+
+    Raises:
+        RuntimeError: all tasks wait for one another.
+    """
     with asyncio.Runner(loop_factory=ClockLoop) as runner:
         return runner.run(main)
