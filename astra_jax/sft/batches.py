@@ -7,16 +7,17 @@ A step number is the whole position: any step's batch can be made at any time, o
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import grain
 import numpy as np
 
 from astra_jax.chat.tokenizer import Tokenizer
+from astra_jax.config import ConfigError
 from astra_jax.sft.config import SFTDataConfig
 from astra_jax.sft.data import SFTBatch, make_batch
 from astra_jax.sft.sample_source import SampleSource
-from astra_jax.sft.schedule import batch_schedule
+from astra_jax.sft.schedule import ScheduledBatch, batch_schedule
 
 _BATCHES_AHEAD = 4
 _THREADS = 4
@@ -34,23 +35,32 @@ class SFTBatches:
         Raises:
             RecordDirectoryError: a record directory is missing, damaged, or of another kind or schema version.
             ConversationUnreadable: a line of a file of conversations is not a conversation.
-            ConfigError: no sample is short enough.
+            ConfigError: no sample is short enough, or none of those that are held out.
         """
-        self._samples = SampleSource(config, tokenizer)
-        self._schedule = batch_schedule(
-            self._samples.lengths_tokens.tolist(),
-            length_buckets=config.length_buckets,
-            num_rows=config.num_rows,
-            packing=config.packing,
-            seed=config.seed,
-            steps=config.steps,
-            epochs=config.epochs,
-        )
+        samples = self._samples = SampleSource(config, tokenizer)
+        over_length = samples.lengths_tokens > config.length_buckets[-1]
+
+        def scheduled(is_in: np.ndarray, steps: int | None, epochs: int | None) -> list[ScheduledBatch]:
+            return batch_schedule(
+                np.where(is_in, samples.lengths_tokens, config.length_buckets[-1] + 1).tolist(),
+                length_buckets=config.length_buckets,
+                num_rows=config.num_rows,
+                packing=config.packing,
+                seed=config.seed,
+                steps=steps,
+                epochs=epochs,
+            )
+
+        self._schedule = scheduled(~samples.is_held_out, config.steps, config.epochs)
+        self._held_out: list[ScheduledBatch] = []
+        if config.held_out_share:
+            if not np.any(samples.is_held_out & ~over_length):
+                raise ConfigError(f"held_out_share = {config.held_out_share} holds out no sample; raise it")
+            self._held_out = scheduled(samples.is_held_out, None, 1)
         self._host_rows = host_rows
         self._pad_id = tokenizer.pad_id
-        over_length = self._samples.lengths_tokens > config.length_buckets[-1]
         self.num_dropped_over_length = int(np.count_nonzero(over_length))
-        self.num_samples = len(self._samples) - self.num_dropped_over_length
+        self.num_samples = int(np.count_nonzero(~over_length & ~samples.is_held_out))
 
     def __len__(self) -> int:
         """Return the number of steps of the run."""
@@ -66,7 +76,14 @@ class SFTBatches:
 
     def __getitem__(self, step: int) -> SFTBatch:
         """Make this host's rows of the batch of one step."""
-        num_rows, row_tokens, rows = self._schedule[step]
+        return self._made(self._schedule[step])
+
+    def held_out(self) -> Iterator[tuple[SFTBatch, int]]:
+        """Make this host's rows of each batch that nothing is learnt from, and say how many all hosts have."""
+        return ((self._made(batch), batch.num_rows) for batch in self._held_out)
+
+    def _made(self, batch: ScheduledBatch) -> SFTBatch:
+        num_rows, row_tokens, rows = batch
         # `rows` may be fewer than `num_rows`; this host's share is of all of them, the padding included.
         mine = self._host_rows(num_rows)
         samples = [[self._samples[number] for number in row] for row in rows[mine]]

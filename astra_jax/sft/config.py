@@ -30,6 +30,8 @@ class SFTDataConfig(Frozen):
     """Record directories of environments, whose gold episodes are learnt; the paper's SFT learns from none."""
     conversations: tuple[Place, ...] = ()
     """Files of JSON lines with `messages` and `tools` in OpenAI's form."""
+    held_out_share: float = Field(default=0.0, ge=0, lt=1)
+    """Share of records that nothing is learnt from: every checkpoint's line has the loss on them."""
     irrelevant_per_band: dict[SimilarityBand, int] = Field(default_factory=dict)
     """K: the most distractors of each similarity band that a gold episode shows."""
     length_buckets: tuple[int, ...] = Field(min_length=1)

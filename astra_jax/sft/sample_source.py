@@ -6,6 +6,7 @@ The schedule needs the lengths of all samples, and only rendering tells them: ea
 from __future__ import annotations
 
 import dataclasses
+import random
 from collections.abc import Iterator
 from typing import Final
 
@@ -36,6 +37,8 @@ class SampleSource:
 
     lengths_tokens: np.ndarray
     """The tokens of each sample, int32 [samples]."""
+    is_held_out: np.ndarray
+    """Whether nothing is learnt from each sample [samples]; a record's samples are held out together."""
 
     def __init__(self, config: SFTDataConfig, tokenizer: Tokenizer):
         """Render everything once."""
@@ -56,6 +59,9 @@ class SampleSource:
         # Rows of directory, record, and number of its messages that the sample shows.
         self._places = np.array(places, np.int32).reshape(-1, 3)
         self.lengths_tokens = np.array(lengths, np.int32)
+        # By the place of a record alone: another record in the same file changes nothing.
+        draws = (random.Random(f"{config.seed}/held out/{place[:2]}").random() for place in places)
+        self.is_held_out = np.array([draw < config.held_out_share for draw in draws], bool)
 
     def __len__(self) -> int:
         return len(self.lengths_tokens)

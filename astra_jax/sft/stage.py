@@ -43,7 +43,11 @@ def run_sft(config: SFTConfig) -> dict[str, Any]:
         state = run.restore(lambda: first_params(config, parts))
         state = train_sft(config, parts, state, batches, run)
     dropped = {"samples": batches.num_samples, "dropped_over_length": batches.num_dropped_over_length}
-    losses = {name: loss for name in ("loss", *LOSSES) if (loss := last_metric(run.metrics, name)) is not None}
+    losses = {
+        name: loss
+        for name in ("loss", *LOSSES, "held_out_loss")
+        if (loss := last_metric(run.metrics, name)) is not None
+    }
     figures = {"steps": steps, **losses, **dropped}
     data = (*config.trajectories, *config.environments, *config.conversations)
     return run.finish(state, record, data=data, figures=figures)

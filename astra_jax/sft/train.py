@@ -92,6 +92,35 @@ def sft_step(
     return params, optimizer_state, metrics | by_kind | {"loss_tokens": has_loss_BT.sum()}
 
 
+@functools.partial(jax.jit, static_argnames=("model_config", "chunk_tokens"))
+def loss_and_tokens(
+    params: Params, batch: SFTBatch, *, model_config: ModelConfig, chunk_tokens: int
+) -> tuple[jax.Array, jax.Array]:
+    """Return the summed loss of a batch, and its number of tokens."""
+    loss, _ = sft_loss(
+        params, batch, model_config=model_config, num_loss_tokens=jnp.ones(()), chunk_tokens=chunk_tokens
+    )
+    return loss, (batch.loss_mask_BT > 0).sum()
+
+
+def held_out_metrics(config: SFTConfig, parts: Parts, params: Params, batches: SFTBatches) -> dict[str, float]:
+    """Return the loss per token on the samples that are held out; nothing if there are none."""
+    started = time.monotonic()
+    found = [
+        loss_and_tokens(
+            params,
+            place_batch(batch, num_rows, parts.mesh),
+            model_config=parts.model_config,
+            chunk_tokens=config.logprob_chunk_tokens,
+        )
+        for batch, num_rows in batches.held_out()
+    ]
+    if not found:
+        return {}
+    loss, tokens = (sum(map(float, sums)) for sums in zip(*found, strict=True))
+    return {"held_out_loss": loss / tokens, "held_out_seconds": round(time.monotonic() - started, 3)}
+
+
 def sft_metrics(
     of_step: Mapping[str, jax.Array],
     segment_tokens: Sequence[int],
@@ -157,5 +186,7 @@ def train_sft(config: SFTConfig, parts: Parts, state: TrainState, batches: SFTBa
                 data_seconds=data_seconds,
                 num_devices=1 if parts.mesh is None else parts.mesh.size,
             )
+            if state.step % config.checkpoint_every_steps == 0 or state.step == steps:
+                metrics |= held_out_metrics(config, parts, params, batches)
             run.end_step(state, metrics)
     return state

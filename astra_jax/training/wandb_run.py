@@ -23,8 +23,6 @@ class WandbConfig(Frozen):
     """Name of the W&B project."""
     entity: str | None = None
     """User or team that the project belongs to; without it the account's default."""
-    name: str | None = None
-    """Name of the run in W&B; without it W&B makes one up."""
 
 
 def require_wandb(config: WandbConfig | None) -> None:

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
+from astra_jax.config import ConfigError
 from astra_jax.model.logprobs import token_logprobs
 from astra_jax.model.qwen3 import bind
 from astra_jax.sft import sample_source
@@ -107,6 +108,28 @@ def rendered_one_by_one(records: Path, tokenizer, seed: int) -> Counter[tuple[in
         for environment in RecordSource(records / "environments", Environment)
     ]
     return Counter(tuple(sample.ids.tolist()) for sample in samples if len(sample.ids) <= 448)
+
+
+@pytest.mark.parametrize("packing", [False, True])
+def test_records_that_are_held_out_are_in_no_batch_that_is_learnt(records, tokenizer, packing):
+    config = a_config(records, packing=packing, epochs=1)
+    split = batches_of(config.model_copy(update={"held_out_share": 0.3}), tokenizer)
+    learnt, held_out = samples_in(taken(split)), samples_in([batch for batch, _ in split.held_out()])
+    assert min(learnt.total(), held_out.total()) > 0
+    assert learnt.total() == split.num_samples
+    assert learnt + held_out == samples_in(taken(batches_of(config, tokenizer)))
+    source = sample_source.SampleSource(config.model_copy(update={"held_out_share": 0.3}), tokenizer)
+    records_of_samples = source._places[:, :2].tolist()
+    sides = {tuple(record): set() for record in records_of_samples}
+    for record, side in zip(records_of_samples, source.is_held_out.tolist(), strict=True):
+        sides[tuple(record)].add(side)
+    assert len(sides) < len(source), "some record has several samples"
+    assert all(len(of_record) == 1 for of_record in sides.values())
+
+
+def test_a_share_that_holds_out_nothing_is_refused(records, tokenizer):
+    with pytest.raises(ConfigError, match="held_out_share = 1e-09 holds out no sample"):
+        batches_of(a_config(records, held_out_share=1e-9), tokenizer)
 
 
 def test_on_any_number_of_hosts_and_from_any_step_the_batches_are_the_same(records, tokenizer):

@@ -15,7 +15,7 @@ import pytest
 
 from astra_jax.checkpoints import checkpoint
 from astra_jax.checkpoints.checkpoint import Checkpoints
-from astra_jax.checkpoints.policy import save_policy
+from astra_jax.checkpoints.policy import load_policy, save_policy
 from astra_jax.config import ConfigError
 from astra_jax.metrics_file import goodput, read_metrics
 from astra_jax.model.config import ModelConfig
@@ -270,6 +270,23 @@ def test_a_step_from_a_policy_tells_the_loss_of_each_kind_of_row(config, untrain
         total += line[name] * count
     assert line["loss"] == pytest.approx(total / line["loss_tokens"], rel=1e-5)
     assert len({round(line[name], 3) for name in LOSSES}) == 3
+
+
+def test_checkpoints_tell_the_loss_on_records_that_nothing_is_learnt_from(config, undisturbed, tmp_path):
+    run = config.model_copy(update={"held_out_share": 0.5, "out": tmp_path / "run"})
+    figures = run_sft(run)
+    told = {
+        line["step"]: line["held_out_loss"]
+        for line in read_metrics(run.out / "metrics.jsonl")
+        if "held_out_loss" in line
+    }
+    assert sorted(told) == [CHECKPOINT_EVERY - 1, 2 * CHECKPOINT_EVERY - 1, 3 * CHECKPOINT_EVERY - 1, STEPS - 1]
+    assert not any("held_out_loss" in line for line in read_metrics(undisturbed.out / "metrics.jsonl"))
+    policy, loss, tokens = load_policy(run.out / "policy"), 0.0, 0
+    for batch, _ in batches_of(run, checked_parts(run, run.tokenizer)).held_out():
+        loss += float(jax.jit(loss_of(policy.model_config, 1.0))(policy.params, batch)[0])
+        tokens += (batch.loss_mask_BT > 0).sum()
+    assert told[STEPS - 1] == figures["held_out_loss"] == pytest.approx(loss / tokens, rel=1e-5)
 
 
 def mixed_run(config: SFTConfig, folder: Path, **changes) -> SFTConfig:
