@@ -8,6 +8,7 @@ policy/
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,7 +19,8 @@ from astra_jax.chat.tokenizer import Tokenizer
 from astra_jax.checkpoints.checkpoint import NO_OVERRIDES, load_params, read_model, save_params
 from astra_jax.checkpoints.hf import copy_companions
 from astra_jax.checkpoints.provenance import TrainingStage, read_provenance
-from astra_jax.model.config import ModelConfig, ModelOverrides
+from astra_jax.mesh.layouts import laid_out_for_decoding
+from astra_jax.model.config import DType, ModelConfig, ModelOverrides
 from astra_jax.model.qwen3 import Params
 from synthesis.run.places import fetch, publish
 
@@ -67,6 +69,17 @@ def load_policy(folder: Path, *, mesh: Mesh | None = None, overrides: ModelOverr
     _, tokenizer = read_policy(folder)
     model, params = load_params(folder, mesh=mesh, overrides=overrides)
     return Policy(model, params, tokenizer)
+
+
+def load_for_sampling(folder: Path, *, mesh: Mesh | None = None, dtype: DType | None = None) -> Policy:
+    """Read a policy folder for episodes alone: weights in the type that the model computes in, laid out for decoding.
+
+    Raises:
+        CheckpointError, TokenizerError, ConfigError: as `load_policy`.
+    """
+    policy = load_policy(folder, mesh=mesh, overrides=ModelOverrides(dtype=dtype, param_dtype=dtype))
+    params = laid_out_for_decoding(policy.model_config, mesh, policy.params)
+    return dataclasses.replace(policy, params=params)
 
 
 def read_policy(folder: Path, *, overrides: ModelOverrides = NO_OVERRIDES) -> tuple[ModelConfig, Tokenizer]:

@@ -64,6 +64,14 @@ def config_command(commands: Commands, name: str, text: str, run: Run) -> argpar
     return command
 
 
+def add_devices(parser: argparse.ArgumentParser) -> None:
+    """Add the options of a policy that samples on several devices of this host."""
+    add = parser.add_argument
+    add("--dtype", choices=["float32", "bfloat16"], help="type of weights and matrix products; default: as stored")
+    text = "devices that share out heads, the MLP's width and the vocabulary"
+    add("--tensor-parallel-size", type=whole_number(1), default=1, metavar="N", help=text)
+
+
 def add_sandbox(command: argparse.ArgumentParser) -> None:
     """Add the option that names a running sandbox."""
     text = "a running sandbox, its token in ASTRA_SANDBOX_TOKEN; without it one is started"

@@ -11,7 +11,16 @@ import re
 import sys
 from pathlib import Path
 
-from astra_jax.cli.arguments import MOST_SEED, Commands, Parser, add_sandbox, config_command, group, whole_number
+from astra_jax.cli.arguments import (
+    MOST_SEED,
+    Commands,
+    Parser,
+    add_devices,
+    add_sandbox,
+    config_command,
+    group,
+    whole_number,
+)
 from astra_jax.cli.benchmarks import add_benchmarks
 from astra_jax.cli.config import KINDS
 from astra_jax.cli.serve import add_serve
@@ -201,6 +210,9 @@ def _add_evaluate(commands: Commands) -> None:
     text = "in the policy's place, a program that learns nothing: it matches the words of question and documents"
     environments.add_argument("--baseline", choices=["lexical"], help=text)
     environments.set_defaults(compiles=True)
+    add_devices(environments)
+    text = "copies of the policy, each of which runs a part of the episodes"
+    environments.add_argument("--data-parallel-size", type=whole_number(1), default=1, metavar="N", help=text)
     add_sandbox(environments)
     text = evaluate.add_parser("text", help="loss per token on a public text, which shows what training has cost")
     text.add_argument("policy", type=Path, metavar="POLICY", help="a policy folder")

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from astra_jax.chat.template import require_chat_template
 from astra_jax.checkpoints.checkpoint import load_params
-from astra_jax.checkpoints.policy import Policy, load_policy
+from astra_jax.checkpoints.policy import Policy, load_for_sampling, load_policy
 from astra_jax.cli.surroundings import with_sandbox
 from astra_jax.config import load_config
 from astra_jax.episodes.log import LoggedEpisode, read_episodes
@@ -31,6 +31,8 @@ from astra_jax.evaluate.environments import (
 from astra_jax.evaluate.replay import Replay, replay
 from astra_jax.evaluate.slices import evaluated
 from astra_jax.evaluate.text_loss import public_text, text_loss, windows_of
+from astra_jax.mesh.layouts import sampling_mesh
+from astra_jax.mesh.placement import in_force
 from astra_jax.training.run_record import EVALUATION
 from sandbox.client import AsyncSandboxClient
 from synthesis.record_io import RecordSource, require_records
@@ -48,7 +50,8 @@ def evaluate(options: argparse.Namespace) -> None:
 
 def _evaluate(options: argparse.Namespace, config: EvaluationConfig) -> None:
     require_destination(config.out, EVALUATION)
-    record = open_evaluation(config, baseline=options.baseline)
+    mesh = sampling_mesh(options.data_parallel_size, options.tensor_parallel_size)
+    record = open_evaluation(config, baseline=options.baseline, dtype=options.dtype)
     if record.figures is not None:
         closing_line = f"evaluate: already complete -> {config.out}/figures.json"
         print(json.dumps(record.figures) if options.json else closing_line)
@@ -59,7 +62,7 @@ def _evaluate(options: argparse.Namespace, config: EvaluationConfig) -> None:
 
     # Before a sandbox is looked for; a baseline has no policy.
     if options.baseline is None:
-        policy = load_policy(config.policy)
+        policy = load_for_sampling(config.policy, mesh=mesh, dtype=options.dtype)
         require_chat_template(config.policy, policy.tokenizer)
 
     say = partial(print, file=sys.stderr, flush=True)
@@ -70,7 +73,8 @@ def _evaluate(options: argparse.Namespace, config: EvaluationConfig) -> None:
         engine = RolloutEngine(policy.model_config, policy.tokenizer, sandbox, config.rollout)
         return await evaluate_environments(engine, policy.params, environments, config, seed=config.seed, say=say)
 
-    evaluation = with_sandbox(options, source.card.packages, run)
+    with in_force(mesh):
+        evaluation = with_sandbox(options, source.card.packages, run)
     by_environment = list(map(evaluated, evaluation.groups))
     figures: JsonObject = {"policy": options.baseline}
     lines: list[JsonObject] = []

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from astra_jax.cli.arguments import Commands, whole_number
+from astra_jax.cli.arguments import Commands, add_devices, whole_number
 
 
 def add_serve(commands: Commands) -> None:
@@ -48,7 +48,7 @@ that would change a reply and is not supported (penalties, forced calls, forced 
     add("--max-model-len", type=whole_number(4), metavar="N", help="longest sequence; default: the context, up to 8192")
     add("--rows", type=whole_number(1), default=16, metavar="N", help="messages sampled at the same time")
     add("--default-max-tokens", type=whole_number(1), metavar="N", help="longest message if a request names none")
-    add("--dtype", choices=["float32", "bfloat16"], help="type of weights and matrix products; default: as stored")
+    add_devices(serve)
     add("--until-stdin-closes", action="store_true", help=argparse.SUPPRESS)
     serve.set_defaults(run=_serve, patience_seconds=None)  # the server has a rule of its own
 
@@ -73,6 +73,7 @@ def _serve(options: argparse.Namespace) -> None:
             most_tokens=options.max_model_len,
             rows=options.rows,
             dtype=options.dtype,
+            tensor=options.tensor_parallel_size,
         ),
         host=options.host,
         port=options.port,

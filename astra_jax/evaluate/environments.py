@@ -21,6 +21,7 @@ from astra_jax.episodes.tool_mixing import mix_tools
 from astra_jax.evaluate.conduct import figures_of, summed
 from astra_jax.evaluate.intervals import clustered_interval
 from astra_jax.evaluate.slices import SLICED, EvaluatedEnvironment, slices_of
+from astra_jax.model.config import DType
 from astra_jax.model.qwen3 import Params
 from astra_jax.training.run_record import EVALUATION, digest_of_policy, open_run
 from synthesis.record_io import digest_of_records
@@ -53,8 +54,12 @@ class EvaluationConfig(Frozen):
     """Episodes of each environment that are written to `episodes.jsonl`, with their token ids."""
 
 
-def open_evaluation(config: EvaluationConfig, *, baseline: str | None = None) -> RunManifest:
-    """Return the record of the evaluation in `out`, before anything is written there.
+def open_evaluation(
+    config: EvaluationConfig, *, baseline: str | None = None, dtype: DType | None = None
+) -> RunManifest:
+    """Return the record of the evaluation in `out`, of a policy as it is stored or in another `dtype`.
+
+    Nothing is written there yet.
 
     Raises:
         DestinationRefused: `out` is something else than an evaluation, or one of another config, data or code.
@@ -67,6 +72,7 @@ def open_evaluation(config: EvaluationConfig, *, baseline: str | None = None) ->
         product="figures.json",
         contents={
             "policy": digest_of_policy(config.policy) if baseline is None else f"baseline {baseline}",
+            **({} if dtype is None else {"dtype": dtype}),
             "environments": digest_of_records(config.environments),
         },
         may_change=("log_episodes_per_environment",),

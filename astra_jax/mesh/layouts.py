@@ -21,7 +21,7 @@ from astra_jax.model.config import ModelConfig, Params
 from astra_jax.model.families import PARAMETER_AXES
 from astra_jax.model.lora import merged_layer
 from astra_jax.model.qwen3 import abstract_params, layers_apart
-from astra_jax.model.sharding import MESH_AXES, MeshConfig, is_matrix, num_slices, spec
+from astra_jax.model.sharding import MESH_AXES, MeshConfig, is_matrix, make_mesh, num_slices, spec
 
 
 def rollout_mesh(config: MeshConfig | None, mesh: Mesh | None) -> Mesh | None:
@@ -53,6 +53,23 @@ def rollout_mesh(config: MeshConfig | None, mesh: Mesh | None) -> Mesh | None:
         )
     # The order is the learner's, so that one program can have weights of both meshes; and neighbours stay neighbours.
     return Mesh(mesh.devices.reshape(config.shape), MESH_AXES, axis_types=mesh.axis_types)
+
+
+def sampling_mesh(data: int, tensor: int) -> Mesh | None:
+    """Return a mesh over the first devices of this host for a policy that is not trained; None for one device.
+
+    Raises:
+        ConfigError: this host has fewer devices.
+    """
+    if data * tensor == 1:
+        return None
+    devices = jax.local_devices()
+    if data * tensor > len(devices):
+        raise ConfigError(
+            f"{data} × {tensor} devices (--data-parallel-size × --tensor-parallel-size) are more than the "
+            f"{len(devices)} of this host; lower one"
+        )
+    return make_mesh(MeshConfig(data=data, tensor=tensor), devices[: data * tensor])
 
 
 def laid_out_for_decoding(config: ModelConfig, mesh: Mesh | None, params: Params) -> Params:

@@ -10,15 +10,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from jax.sharding import Mesh
+
 from astra_jax.chat.template import ChatFormatDiffers, ChatTemplate
 from astra_jax.chat.tokenizer import Tokenizer
 from astra_jax.checkpoints.hf import load_hf, read_hf_config
-from astra_jax.checkpoints.policy import Policy, load_policy
+from astra_jax.checkpoints.policy import Policy, load_for_sampling
 from astra_jax.config import ConfigError
 from astra_jax.engine.decoder import PagedDecoder
 from astra_jax.engine.device import XLADevice
 from astra_jax.engine.sizes import Limits, serving_limits
-from astra_jax.model.config import DType, ModelOverrides
+from astra_jax.mesh.layouts import sampling_mesh
+from astra_jax.model.config import DType
 from astra_jax.training.run_record import digest_of_policy
 
 _DEFAULT_MOST_TOKENS: Final = 8192
@@ -40,6 +43,8 @@ class ServedPolicy:
     """Time at which the checkpoint was opened, in Unix seconds."""
     template: ChatTemplate | None = None
     """Chat template of the checkpoint; without one, chat requests are refused."""
+    mesh: Mesh | None = None
+    """Mesh that the weights lie on; a decoder is made and used while it is in force."""
 
     def device(self) -> XLADevice:
         """Return the pages and programs of a decoder."""
@@ -51,7 +56,13 @@ class ServedPolicy:
 
 
 def served_policy(
-    folder: Path, *, names: tuple[str, ...] = (), most_tokens: int | None = None, rows: int, dtype: DType | None = None
+    folder: Path,
+    *,
+    names: tuple[str, ...] = (),
+    most_tokens: int | None = None,
+    rows: int,
+    dtype: DType | None = None,
+    tensor: int = 1,
 ) -> ServedPolicy:
     """Open a policy folder or a HuggingFace folder.
 
@@ -60,14 +71,18 @@ def served_policy(
       most_tokens: longest sequence, prompt and message together; by default the model's context, but at most 8,192.
       rows: messages that are sampled at the same time.
       dtype: type of the weights; by default the type in which they are stored.
+      tensor: devices that share out the weights; a HuggingFace folder is served on one.
 
     Raises:
         CheckpointError, HFCheckpointError, TokenizerError: the folder holds no complete checkpoint with a tokenizer.
-        ConfigError: `most_tokens` is larger than the model's context.
+        ConfigError: `most_tokens` is larger than the model's context, or `tensor` than this host or the model has room
+            for.
     """
     is_hf = (folder / "config.json").is_file() and not (folder / "params.json").exists()
-    overrides = ModelOverrides(dtype=dtype, param_dtype=dtype)
-    policy = _load_hf(folder, dtype) if is_hf else load_policy(folder, overrides=overrides)
+    if is_hf and tensor > 1:
+        raise ConfigError(f"{folder} is served on one device; `astra convert hf-to-orbax` makes a policy for several")
+    mesh = sampling_mesh(1, tensor)
+    policy = _load_hf(folder, dtype) if is_hf else load_for_sampling(folder, mesh=mesh, dtype=dtype)
     context = policy.model_config.context_tokens
     if most_tokens is not None and most_tokens > context:
         raise ConfigError(
@@ -84,6 +99,7 @@ def served_policy(
         limits=serving_limits(most_tokens or min(context, _DEFAULT_MOST_TOKENS), rows),
         end_ids=(policy.tokenizer.end_id, policy.tokenizer.end_of_text_id),
         created=int(time.time()),
+        mesh=mesh,
         template=template,
     )
 

@@ -25,6 +25,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from astra_jax.engine.decoder import PagedDecoder
 from astra_jax.errors import AstraError
 from astra_jax.evaluate.endpoint import key_or_none
+from astra_jax.mesh.placement import in_force
 from astra_jax.serve.chats import answer_chat
 from astra_jax.serve.policy import ServedPolicy
 from astra_jax.serve.requests import RequestRefused, refusal_of
@@ -172,7 +173,9 @@ def serve(
                 f"{key_variable}, or listen on 127.0.0.1"
             )
         # The policy has no name here, so that its weights are freed when the decoder has its own copy.
-        asyncio.run(_serve(listener, read(), key, default_max_tokens, until_stdin_closes))
+        served = read()
+        with in_force(served.mesh):
+            asyncio.run(_serve(listener, served, key, default_max_tokens, until_stdin_closes))
 
 
 def listen(host: str, port: int) -> socket.socket:

@@ -126,3 +126,26 @@ def test_the_command_writes_figures_and_episodes_with_their_token_ids(taught, tm
     assert main(["report", str(tmp_path / "out")]) == 0
     html = (tmp_path / "out" / "report.html").read_text()
     assert '"policy":"SFT"' in html
+
+
+def test_a_policy_is_evaluated_alike_on_several_devices_and_its_type_is_part_of_the_record(taught, tmp_path, capsys):
+    save_policy(taught, tmp_path / "sft" / "policy")
+    write_records(tmp_path / "environments", [KNOWN, tiny_environment(owner="Teal Finch")], kind="environment")
+    config = tmp_path / "evaluation.toml"
+    config.write_text(
+        f'seed = 0\nout = "{tmp_path}/out"\n'
+        f'policy = "{tmp_path}/sft/policy"\nenvironments = "{tmp_path}/environments"\n'
+        "[rollout]\nmax_prompt_tokens = 256\nmax_response_tokens = 160\nmax_turns = 6\ntemperature = 0\n"
+    )
+
+    def episodes(out: str, *options: str) -> list[list[int]]:
+        assert main(["evaluate", "environments", str(config), f"out={tmp_path / out}", *options]) == 0
+        return [[token.id for token in each.tokens] for each in read_episodes(tmp_path / out / "episodes.jsonl")]
+
+    on_four = ["--data-parallel-size", "2", "--tensor-parallel-size", "2"]
+    assert episodes("out") == episodes("of_four", *on_four)
+    assert main(["evaluate", "environments", str(config), "--dtype", "bfloat16"]) == 2
+    assert "dtype" in capsys.readouterr().err
+    assert main(["evaluate", "environments", str(config), "--tensor-parallel-size", "64"]) == 2
+    assert "1 × 64 devices" in capsys.readouterr().err
+    episodes("in_bfloat16", "--dtype", "bfloat16")

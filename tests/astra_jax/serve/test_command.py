@@ -18,11 +18,14 @@ import pytest
 import uvicorn
 
 import astra_jax
+from astra_jax.checkpoints import policy as policies
 from astra_jax.checkpoints.hf import save_hf
-from astra_jax.checkpoints.policy import save_policy
+from astra_jax.checkpoints.policy import Policy, save_policy
 from astra_jax.cli.command import main
+from astra_jax.config import ConfigError
 from astra_jax.engine.interface import Sampling, Session
-from astra_jax.serve.policy import ServedPolicy, served_policy
+from astra_jax.mesh.placement import in_force
+from astra_jax.serve.policy import served_policy
 from astra_jax.serve.server import _serve, listen
 from tests.astra_jax.serve.running import running
 
@@ -88,12 +91,14 @@ def test_a_model_is_named_as_its_folder_and_never_by_a_path(untrained, tmp_path,
 
 async def test_a_server_keeps_no_weights_but_those_that_its_decoder_has_laid_out(untrained, tmp_path, monkeypatch):
     save_policy(untrained, tmp_path / "policy")
-    stacked = []
+    stacked, load = [], policies.load_policy
 
-    def read() -> ServedPolicy:
-        served = served_policy(tmp_path / "policy", most_tokens=128, rows=1)
-        stacked.extend(weakref.ref(weights) for weights in served.policy.params["layers"].values())
-        return served
+    def noted(folder: Path, **options: object) -> Policy:
+        policy = load(folder, **options)
+        stacked.extend(weakref.ref(weights) for weights in policy.params["layers"].values())
+        return policy
+
+    monkeypatch.setattr(policies, "load_policy", noted)
 
     async def looked_at(server: uvicorn.Server, sockets: list[socket.socket]) -> None:
         gc.collect()
@@ -102,7 +107,23 @@ async def test_a_server_keeps_no_weights_but_those_that_its_decoder_has_laid_out
 
     monkeypatch.setattr(uvicorn.Server, "serve", looked_at)
     with listen("127.0.0.1", 0) as listener:
-        await _serve(listener, read(), None, None, False)
+        await _serve(listener, served_policy(tmp_path / "policy", most_tokens=128, rows=1), None, None, False)
+
+
+async def test_a_policy_on_two_devices_says_what_it_says_on_one(untrained, tmp_path):
+    save_policy(untrained, tmp_path / "policy")
+
+    async def said(tensor: int) -> list[int]:
+        served = served_policy(tmp_path / "policy", most_tokens=128, rows=1, tensor=tensor)
+        with in_force(served.mesh):
+            decoder = served.decoder()
+            message = await decoder.generate(list(range(21, 41)), Sampling(24, 0.0), Session(0, 0))
+            await decoder.close()
+        return message.ids
+
+    assert await said(1) == await said(2)
+    with pytest.raises(ConfigError, match="the 8 of this host"):
+        served_policy(tmp_path / "policy", most_tokens=128, rows=1, tensor=16)
 
 
 def test_a_command_that_cannot_serve_says_so_in_one_line(untrained, tmp_path, monkeypatch, capsys):
