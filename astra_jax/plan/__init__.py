@@ -8,6 +8,15 @@ abstract_step    A jitted step of a run with the shapes of its arguments on a me
 compiled_memory  The compiler's answer about memory, kept on disk: no program is compiled twice.
 rollout_steps    Programs of a rollout of `astra rl` in their largest shapes: they read and they sample.
 fit              The layout of a run that is quickest on a topology, by the plan's own clock: `astra plan --fit`.
+clock            A device without a model, and a clock that jumps: schedules can be tried at the size of a pod, in no
+                 time.
+planned_clock    The seconds of an update's calls on a topology, at best: by the rooflines of the run's own programs.
+time_line        A whole update of RL on a clock: rollouts by the real schedule, resharding and learning, without model
+                 or machine.
+what_ifs         The time line of a run's update beside those of other rows, groups, tools and chips: `astra plan
+                 --time-line`.
+workload         Lengths and times of the episodes of an update that is simulated: those of a recorded run, or the
+                 paper's turns.
 """
 
 PLAN_ENVIRONMENT = {"JAX_PLATFORMS": "cpu", "TPU_SKIP_MDS_QUERY": "1", "ALLOW_MULTIPLE_LIBTPU_LOAD": "1"}
