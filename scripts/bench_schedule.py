@@ -257,7 +257,7 @@ async def run_hosts(
     Episodes, rows and shards are those of a host.
     """
     limits, measured = limits_for(episodes // shards, rows // shards, lengths), Measured()
-    named: dict[str, Any] = {"message_tokens": lengths.message, "end_ids": (END_ID,), "num_shards": shards}
+    named: dict[str, Any] = {"message_tokens": lengths.message.draw, "end_ids": (END_ID,), "num_shards": shards}
     devices = clock_devices_of_hosts(hosts, limits, costs=COSTS, **named)
     decoders = [PagedDecoder(device, limits, end_ids=(END_ID,), calls_away=calls_away) for device in devices]
     for device, decoder in zip(devices, decoders, strict=True):

@@ -32,7 +32,12 @@ class CheckedDevice(ClockDevice):
 
     def __init__(self, limits: Limits, *, num_shards: int = 1, message_tokens: Lognormal = MESSAGE_TOKENS):
         super().__init__(
-            limits, costs=COSTS, message_tokens=message_tokens, end_ids=END_IDS, vocab_size=8, num_shards=num_shards
+            limits,
+            costs=COSTS,
+            message_tokens=message_tokens.draw,
+            end_ids=END_IDS,
+            vocab_size=8,
+            num_shards=num_shards,
         )
         self.vocab_size = 512  # it says few words, so that messages begin alike; its callers know more
         self.pages = [[[None] * limits.page_tokens for _ in range(limits.num_pages)] for _ in range(num_shards)]

@@ -29,7 +29,7 @@ class PartOfDevice(ClockDevice):
 
     def __init__(self) -> None:
         super().__init__(
-            LIMITS, costs=Costs(0.02, 0.001), message_tokens=Lognormal(24, 0.9), end_ids=(1,), num_shards=2
+            LIMITS, costs=Costs(0.02, 0.001), message_tokens=Lognormal(24, 0.9).draw, end_ids=(1,), num_shards=2
         )
         self.calls: list[tuple] = []
         self.num_rows: list[int] = []
