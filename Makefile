@@ -12,7 +12,7 @@ unexport PYTHONDONTWRITEBYTECODE
 SLOW_1 := astra_jax/sft astra_jax/rl
 SLOW_2 := astra_jax/training astra_jax/checkpoints astra_jax/recipes astra_jax/model astra_jax/plan astra_jax/report
 SLOW_3 := astra_jax/benchmarks astra_jax/cli astra_jax/engine astra_jax/episodes astra_jax/evaluate astra_jax/serve test_wheel.py
-SLOW_4 := synthesis sandbox scripts
+SLOW_4 := synthesis sandbox scripts astra_jax/rehearse
 SLOW_PART ?= $(shell cat .ci/slow_part)
 
 .PHONY: setup check test slow newest mutation quickstart real lock sbom

@@ -25,6 +25,8 @@ recipes/              Whole recipes: stages of synthesis, training and evaluatio
 cli/                  The `astra` command, one file per group of subcommands; heavy imports happen when one runs.
 testing               Fakes for tests, of this project or others: a tiny model, tokenizer, environment and sandbox.
 launch/               Launch of a run on a pod: a JobSet for Kubernetes, or a script for Compute Engine.
+rehearse/             Rehearsal of a pod on this machine: its config, its hosts as processes, a bucket, and all that may
+                      happen to them.
 
 `astra_jax.load_policy`, `load_environments` and `roll_out` are the Python interface; what they need is imported when
 one of them is asked for.

@@ -19,6 +19,7 @@
     ├── BenchmarkFailed           a benchmark did not come to its end, lost answers, or left files that cannot be read
     │   └── ProgramFailed         a program of a harness was run and did not end well
     ├── HostFailed                another host of a job has failed, is gone, or was never found
+    ├── NotHeld                   a row of a rehearsal does not hold
     ├── HostsEnd                  a signal at one of several hosts ends the work of all; a run saves
     ├── NotFinite                 too many steps in a row had no finite loss or gradient
     ├── BatchFillingStalled       the policy's groups no longer vary

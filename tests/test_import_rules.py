@@ -48,7 +48,7 @@ _FLOORS = {
     "astra_jax": """
         errors config_keys config named_functions user_cache metrics_file transformers_library chat
         model mesh checkpoints engine episodes training sft rl evaluate benchmarks serve plan launch report testing
-        recipes cli
+        rehearse recipes cli
     """,
 }
 """The folders and files of each package, from the ground up: an arrow points down. In this order they are read, too."""

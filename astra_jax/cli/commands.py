@@ -5,10 +5,13 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import importlib.metadata
+import importlib.util
 import json
 import os
 import re
+import shutil
 import sys
+import tempfile
 from pathlib import Path
 
 from astra_jax.cli.arguments import (
@@ -49,6 +52,7 @@ def astra_parser() -> Parser:
     _add_rescore(commands)
     _add_convert(commands)
     _add_plan(commands)
+    _add_rehearse(commands)
     _add_launch(commands)
     _add_doctor(commands)
     _add_config(commands)
@@ -342,6 +346,40 @@ def _time_line(config: object, options: argparse.Namespace) -> None:
     workload = recorded_workload(Path(options.time_line)) if options.time_line else paper_workload()
     found, table = time_lines(config, workload, options.topology, options.chip_hour)
     print(json.dumps({words: dataclasses.asdict(line) for words, line in found.items()}) if options.json else table)
+
+
+def _add_rehearse(commands: Commands) -> None:
+    text = "the life of a pod with a run's config, on this machine"
+    rehearse = config_command(commands, "rehearse", text, _rehearse)
+    rehearse.description = (
+        "Runs a config, made small, on hosts that are processes of this machine and share an emulated bucket. Kills "
+        "one, preempts one, moves to other hosts, takes the sandbox and the bucket away, and compares the losses with "
+        "those of an undisturbed run. Exit 1 if a row of its table does not hold."
+    )
+    add = rehearse.add_argument
+    add("--hosts", type=int, choices=(2, 4, 8), default=4, help="processes that are hosts")
+    add("--out", type=Path, metavar="DIR", help="a new folder for the logs; without it they are kept if a row fails")
+    add("--outage", type=whole_number(1), default=60, metavar="SECONDS", help="for which the bucket fails")
+    rehearse.set_defaults(compiles=True)
+
+
+def _rehearse(options: argparse.Namespace) -> int | None:
+    os.environ["JAX_PLATFORMS"] = "cpu"  # before JAX is imported
+    if importlib.util.find_spec("gcp_storage_emulator") is None:
+        raise UsageError('astra rehearse needs an emulated bucket: pip install "astra-jax[rehearse]"')
+    from astra_jax.rehearse.rehearsal import rehearse
+
+    out = options.out or Path(tempfile.mkdtemp(prefix="astra_rehearsal_"))
+    out.mkdir(parents=True, exist_ok=True)
+    if any(out.iterdir()):
+        raise UsageError(f"--out: expected a new or an empty folder, found files in {out}")
+    rows = rehearse(options.config, options.overrides, hosts=options.hosts, out=out, outage_seconds=options.outage)
+    if options.json:
+        print(json.dumps({"rows": [row._asdict() for row in rows]}))
+    held = all(row.held for row in rows)
+    if held and options.out is None:
+        shutil.rmtree(out)
+    return None if held else 1
 
 
 def _add_launch(commands: Commands) -> None:

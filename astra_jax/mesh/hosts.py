@@ -52,10 +52,15 @@ _watches: list[HostWatch] = []
 
 def hosts_are_to_end() -> bool:
     """Say whether a signal at any host ends all of them here: each asks equally often, and all hear the same."""
-    for watch in _watches:
-        watch.step()
+    host_goes_on()
     # JAX ends all hosts when they ask the next time after the latest at which any has asked (0 if none has).
     return multihost_utils.reached_preemption_sync_point(next(_times_asked))
+
+
+def host_goes_on() -> None:
+    """Note that this host goes on: one that does not when all others do is named, after a while, by all of them."""
+    for watch in _watches:
+        watch.step()
 
 
 def join_hosts() -> None:

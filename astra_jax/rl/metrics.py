@@ -58,8 +58,8 @@ def time_metrics(
     `other_share` is the part of the step that is neither in a call of the decoder nor in the update. `tool_seconds` are
     the whole wait of an episode of this host for its tools. Sampled tokens per second are over the rollouts, learnt
     ones over the update; `mfu` is of the learner, if the device's peak is known. Of several hosts, `slowest_host` is
-    the one that waited least for the others, before calls of the decoder or after its own last one, and
-    `held_up_seconds` is how much longer another one waited.
+    the one that waited least for the others, before calls of the decoder or after its own last one (absent in a step
+    without rollouts), and `held_up_seconds` is how much longer another one waited.
     """
     seconds = time.monotonic() - started
     learn_seconds, decode_seconds = seconds - rollout_seconds, filling.decode_seconds
@@ -133,6 +133,6 @@ def _waits(waited_seconds: float) -> dict[str, float]:
     waited_H = gather_from_hosts(np.array(waited_seconds))
     return {
         "hosts_seconds": round(waited_seconds, 3),
-        "slowest_host": int(waited_H.argmin()),
+        **({"slowest_host": int(waited_H.argmin())} if waited_H.any() else {}),
         "held_up_seconds": round(float(waited_H.max() - waited_H.min()), 3),
     }

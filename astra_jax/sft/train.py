@@ -18,6 +18,7 @@ import numpy as np
 import optax
 
 from astra_jax.checkpoints.checkpoint import TrainState
+from astra_jax.mesh.hosts import host_goes_on
 from astra_jax.mesh.placement import in_force, place_batch
 from astra_jax.model.config import ModelConfig
 from astra_jax.model.flops import model_flops, utilisation
@@ -164,6 +165,7 @@ def train_sft(config: SFTConfig, parts: Parts, state: TrainState, batches: SFTBa
             batch = place_batch(next(made_ahead), batches.num_rows(step), parts.mesh)
             # The step's wait for its batch: next to nothing as long as the threads keep ahead.
             data_seconds = time.monotonic() - started
+            host_goes_on()  # to a program of all hosts
             params, optimizer_state, of_step = sft_step(
                 state.params,
                 state.optimizer_state,

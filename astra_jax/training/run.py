@@ -30,7 +30,7 @@ from astra_jax.checkpoints.policy import Policy, read_policy, save_policy
 from astra_jax.checkpoints.provenance import read_provenance, training_stage
 from astra_jax.config import ConfigError
 from astra_jax.errors import AstraError
-from astra_jax.mesh.hosts import host_folder
+from astra_jax.mesh.hosts import host_folder, host_goes_on
 from astra_jax.mesh.placement import init_optimizer_state, training_mesh, with_adapters
 from astra_jax.metrics_file import goodput, read_metrics, told_goodput
 from astra_jax.model.config import ModelConfig, Params
@@ -238,6 +238,7 @@ class TrainingRun:
             self._claim.require()
         with self._lost.to("save"):
             publish(host_folder(self._config.out))
+            host_goes_on()  # to a save of all hosts, which waits for one whose bucket or disk never answers
             self._checkpoints.save(state)
 
     def finish(

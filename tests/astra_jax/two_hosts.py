@@ -3,51 +3,30 @@
 from __future__ import annotations
 
 import contextlib
-import os
-import socket
 import subprocess
-import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
+from astra_jax.rehearse.job import hosts_of_job
 from tests.astra_jax.killed_process import ROOT
 
 
-@contextlib.contextmanager
 def two_hosts(
     arguments: Sequence[str],
     *,
     devices_per_host: int,
     of_host: tuple[Sequence[str], Sequence[str]] = ((), ()),
     variables: Sequence[Mapping[str, str]] = ({}, {}),
-) -> Iterator[list[subprocess.Popen[str]]]:
+) -> contextlib.AbstractContextManager[list[subprocess.Popen[str]]]:
     """Run `python ARGUMENTS` twice; each is told how to join the other, and neither outlives the context.
 
     `of_host` are further arguments, and `variables` those of the environment, of each host its own.
     """
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{free.getsockname()[1]}"
-    shared = {**os.environ, "JAX_COORDINATOR_ADDRESS": address, "JAX_NUM_PROCESSES": "2"}
-    shared["XLA_FLAGS"] = f"--xla_force_host_platform_device_count={devices_per_host}"
-    with contextlib.ExitStack() as stack:
-        processes = [
-            stack.enter_context(
-                subprocess.Popen(
-                    [sys.executable, *arguments, *of_host[host]],
-                    cwd=ROOT,
-                    env={**shared, **variables[host], "JAX_PROCESS_ID": str(host)},
-                    stdout=subprocess.PIPE,
-                    stderr=subprocess.PIPE,
-                    text=True,
-                )
-            )
-            for host in range(2)
-        ]
-        try:
-            yield processes
-        finally:
-            for process in processes:
-                process.kill()
+    return hosts_of_job(
+        [[*arguments, *own] for own in of_host],
+        devices_per_host=devices_per_host,
+        variables_H=variables,
+        folder=ROOT,
+    )
 
 
 def finish(processes: Sequence[subprocess.Popen[str]]) -> list[str]:

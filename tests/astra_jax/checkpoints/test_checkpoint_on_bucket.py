@@ -10,9 +10,10 @@ import pytest
 
 from astra_jax.checkpoints import checkpoint
 from astra_jax.checkpoints.checkpoint import Checkpoints, load_params, save_params
+from astra_jax.rehearse.bucket import Bucket, served_bucket
 from synthesis.run.places import PlaceUnusable, stage_of
 from tests.astra_jax.checkpoints.test_checkpoint import CONFIG, OPTIMIZER, assert_same, train_state
-from tests.synthesis.run.bucket import Bucket, served_bucket, wait_shortly
+from tests.synthesis.run.retries import wait_shortly
 
 
 @pytest.fixture

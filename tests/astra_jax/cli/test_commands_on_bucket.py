@@ -10,11 +10,11 @@ import pytest
 
 from astra_jax.checkpoints.policy import save_policy
 from astra_jax.cli.command import main
+from astra_jax.rehearse.bucket import served_bucket
 from astra_jax.testing import tiny_environment
 from synthesis.record_io import write_records
 from synthesis.run.places import objects_in, publish, stage_of
 from tests.astra_jax.cli.test_wrong_input import EVALUATION, RL, SFT
-from tests.synthesis.run.bucket import served_bucket
 
 BUCKET = "gs://bucket"
 DOCUMENTS = [

@@ -149,6 +149,11 @@ def test_of_several_hosts_the_one_that_the_others_wait_for_is_named(untrained, m
     assert shares["hosts"] == pytest.approx(2.5 / 20, abs=1e-3)
     assert shares["tools"] == pytest.approx((12.5 - 7.5 - 2.5) / 20, abs=1e-3)
     assert sum(shares.values()) == pytest.approx(1)
+    monkeypatch.setattr(rl_metrics_module, "gather_from_hosts", lambda _: np.zeros(3))
+    still = time_metrics(
+        a_batch(1), Filling(), untrained.model_config, started=time.monotonic() - 2, rollout_seconds=1, num_devices=2
+    )
+    assert "slowest_host" not in still  # nothing was rolled out
 
 
 def test_the_flops_of_a_batch_are_those_of_its_tokens_and_attended_pairs(untrained):

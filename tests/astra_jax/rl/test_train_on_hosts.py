@@ -18,6 +18,7 @@ from astra_jax.checkpoints.policy import load_policy, save_policy
 from astra_jax.config import load_config
 from astra_jax.episodes.log import read_episodes
 from astra_jax.metrics_file import read_metrics
+from astra_jax.rehearse.bucket import served_bucket
 from astra_jax.rl.config import RLConfig
 from astra_jax.rl.stage import run_rl
 from sandbox.client import AsyncSandboxClient
@@ -29,7 +30,6 @@ from tests.astra_jax.curves import without_times
 from tests.astra_jax.episodes.run_rollout import environments
 from tests.astra_jax.killed_process import wait_for_steps
 from tests.astra_jax.two_hosts import finish, two_hosts
-from tests.synthesis.run.bucket import served_bucket
 
 CONFIG = Path(__file__).parents[3] / "configs" / "tiny_rl.toml"
 

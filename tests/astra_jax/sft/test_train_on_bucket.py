@@ -12,6 +12,7 @@ import pytest
 from astra_jax.checkpoints.policy import load_policy
 from astra_jax.metrics_file import read_metrics
 from astra_jax.model.sharding import MeshConfig
+from astra_jax.rehearse.bucket import served_bucket
 from astra_jax.sft.config import SFTConfig
 from astra_jax.sft.stage import run_sft
 from astra_jax.testing import tiny_environment
@@ -19,7 +20,6 @@ from synthesis.run.places import fetch, stage_of
 from tests.astra_jax.killed_process import kill_after_steps
 from tests.astra_jax.sft.configs import tiny_sft_config
 from tests.astra_jax.two_hosts import finish, two_hosts
-from tests.synthesis.run.bucket import served_bucket
 
 MESH = MeshConfig(fsdp=2, context=2, tensor=2)
 

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from astra_jax.rehearse.bucket import Bucket, served_bucket
 from synthesis.run import places
 from synthesis.run.places import (
     Claim,
@@ -26,7 +27,7 @@ from synthesis.run.places import (
     published,
     stage_of,
 )
-from tests.synthesis.run.bucket import Bucket, served_bucket, wait_shortly
+from tests.synthesis.run.retries import wait_shortly
 
 URL = Path("gs://bucket/runs/one")
 

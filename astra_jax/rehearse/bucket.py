@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import http.client
 import json
@@ -14,11 +13,9 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from types import SimpleNamespace
 from typing import Any
 from urllib.parse import parse_qs, quote, unquote, urlsplit
 
-import pytest
 from gcp_storage_emulator.server import create_server
 
 logging.getLogger("gcp_storage_emulator").setLevel(logging.CRITICAL)
@@ -39,6 +36,8 @@ class Faults:
     """Lists answered as they were when the same list was last asked for and told; the first one is empty."""
     is_down: bool = False
     """Every connection is closed without an answer."""
+    stuck: str = ""
+    """Name by which a client calls this machine, such as `localhost`: its requests wait until this is another."""
     injected: int = 0
 
     def drawn(self, *, is_list: bool) -> str:
@@ -61,12 +60,6 @@ def _text(key: str | bytes) -> str:
     return key.decode() if isinstance(key, bytes) else key
 
 
-def wait_shortly(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let gcsfs wait a hundredth of its time before it tries again."""
-    waits = SimpleNamespace(sleep=lambda seconds: asyncio.sleep(seconds / 100))
-    monkeypatch.setattr("gcsfs.retry.asyncio", waits)
-
-
 @contextlib.contextmanager
 def served_bucket(name: str = "bucket") -> Iterator[Bucket]:
     """Serve an empty bucket while the context lasts."""
@@ -87,6 +80,8 @@ def served_bucket(name: str = "bucket") -> Iterator[Bucket]:
             if faults.is_down:
                 self.close_connection = True
                 return
+            while faults.stuck and str(self.headers.get("Host")).startswith(faults.stuck):
+                time.sleep(0.1)
             is_list = self.command == "GET" and urlsplit(self.path).path.endswith("/o")
             with lock:
                 fault = faults.drawn(is_list=is_list)
@@ -114,7 +109,7 @@ def served_bucket(name: str = "bucket") -> Iterator[Bucket]:
                 if parse_qs(urlsplit(self.path).query).get("ifGenerationNotMatch") == [generation]:
                     status, content = 304, b""
             if "Location" in found:  # of an upload in parts
-                found["Location"] = found["Location"].replace(f":{port}", f":{self.server.server_address[1]}")
+                found["Location"] = found["Location"].replace(f":{port}", f":{door.server_port}")
             self._answer(status, found, content, is_cut=fault == "cut")
 
         def _in_one_part(self, body: bytes) -> tuple[str, bytes, dict[str, str]]:
