@@ -37,7 +37,7 @@ def load_config(
 ) -> ConfigT:
     """Read a config; overrides name nested keys with dots (`optimizer.learning_rate=1e-3`), values are TOML.
 
-    An override of a key that takes a list may be one value: `tool_documents=mydocs` becomes a list of one.
+    One value is a list of one where a key takes a list: `tool_documents = "mydocs"`.
     The files of its places in a bucket, but for weights, are brought onto this machine if `is_fetched`.
 
     Raises:
@@ -45,7 +45,9 @@ def load_config(
         PlaceUnusable: a bucket does not answer or may not be read.
     """
     values = read_toml(path)
-    _make_lists_of_one(config_type, values, [_override(values, override) for override in overrides])
+    for override in overrides:
+        _override(values, override)
+    _make_lists_of_one(config_type, values)
     config = parse_config(config_type, values, where=str(path), folder=Path(path).parent)
     for _, place in _paths(config) if is_fetched else ():
         fetch(place)
@@ -162,24 +164,24 @@ def _keys_of(values: Any, location: Sequence[str | int]) -> list[str | int]:
     return keys
 
 
-def _make_lists_of_one(config_type: type[BaseModel], values: dict[str, Any], keys: Sequence[tuple[str, ...]]) -> None:
-    """Make a list of one of each value at these keys that has to be a list."""
+def _make_lists_of_one(config_type: type[BaseModel], values: dict[str, Any]) -> None:
+    """Make a list of one of each value that has to be a list."""
     try:
         config_type.model_validate(values)
     except ValidationError as error:
         for fault in error.errors():
             # A text that begins with "[" is a list whose quotes the shell has removed.
             is_one = not isinstance(fault["input"], dict) and not str(fault["input"]).startswith("[")
-            if fault["type"] in _LIST_FAULTS and fault["loc"] in keys and is_one:
-                *parents, last = fault["loc"]
+            if fault["type"] in _LIST_FAULTS and is_one:
+                *parents, last = _keys_of(values, fault["loc"])
                 table: Any = values
                 for parent in parents:
                     table = table[parent]
                 table[last] = [fault["input"]]
 
 
-def _override(values: dict[str, Any], override: str) -> tuple[str, ...]:
-    """Set a value; return the keys that lead to it."""
+def _override(values: dict[str, Any], override: str) -> None:
+    """Set a value at the keys that lead to it."""
     key, equals, text = override.partition("=")
     if not equals or not key:
         raise ConfigError(f"expected an override key=value, found {override!r}")
@@ -193,4 +195,3 @@ def _override(values: dict[str, Any], override: str) -> tuple[str, ...]:
         if not isinstance(values, dict):
             raise ConfigError(f"override {override!r}: {parent} is a value, not a table")
     values[last] = value
-    return (*parents, last)

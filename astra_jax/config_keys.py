@@ -8,7 +8,7 @@ import json
 import textwrap
 from collections.abc import Iterator
 from functools import lru_cache
-from typing import Any, NamedTuple, get_args, get_origin
+from typing import Annotated, Any, Final, Literal, NamedTuple, get_args, get_origin
 
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
@@ -26,6 +26,10 @@ class Key(NamedTuple):
     """First sentence of the field's docstring; empty without one."""
     is_table: bool
     """Whether the key is the head of a table: it is set by setting the keys that follow."""
+    kind: str = ""
+    """Type of the value, such as `int`, `list of path` or one of several texts; empty for a table."""
+    bounds: str = ""
+    """Bounds of a number, or of a list's length, such as `≥ 0, < 2147483648`; empty without any."""
 
 
 def keys_of(config_type: type[BaseModel], above: str = "") -> Iterator[Key]:
@@ -33,9 +37,39 @@ def keys_of(config_type: type[BaseModel], above: str = "") -> Iterator[Key]:
     docstrings = _docstrings(config_type)
     for name, field in config_type.model_fields.items():
         path, tables = above + name, [] if get_origin(field.annotation) is dict else _configs_in(field.annotation)
-        yield Key(path, _default(field), _first_sentence(docstrings.get(name, "")), bool(tables))
+        kind = "" if tables else kind_of(field.annotation)
+        yield Key(path, _default(field), _first_sentence(docstrings.get(name, "")), bool(tables), kind, _bounds(field))
         for table in tables:
             yield from keys_of(table, f"{path}.")
+
+
+def kind_of(annotation: Any) -> str:
+    """Return a type in words.
+
+    >>> from pathlib import Path
+    >>> [kind_of(each) for each in (int | None, tuple[Path, ...], dict[str, float], Literal["a", "b"])]
+    ['int', 'list of path', 'table of str to float', '"a" or "b"']
+    """
+    origin, arguments = get_origin(annotation), [each for each in get_args(annotation) if each not in (type(None), ...)]
+    if origin is Annotated:
+        return kind_of(arguments[0])
+    if origin is Literal:
+        return " or ".join(map(json.dumps, arguments))
+    if origin in (tuple, list, set, frozenset):
+        return f"list of {' or '.join(dict.fromkeys(map(kind_of, arguments)))}"
+    if origin is dict:
+        return f"table of {' to '.join(map(kind_of, arguments))}"
+    if origin is not None:
+        return " or ".join(dict.fromkeys(map(kind_of, arguments)))
+    return {"Path": "path", "NoneType": "none"}.get(annotation.__name__, annotation.__name__)
+
+
+_SIGNS: Final = {"ge": "≥", "gt": ">", "le": "≤", "lt": "<", "min_length": "length ≥", "max_length": "length ≤"}
+
+
+def _bounds(field: FieldInfo) -> str:
+    values = [(sign, getattr(each, name, None)) for each in field.metadata for name, sign in _SIGNS.items()]
+    return ", ".join(f"{sign} {value}" for sign, value in values if value is not None)
 
 
 def _default(field: FieldInfo) -> str:

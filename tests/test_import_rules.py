@@ -44,7 +44,9 @@ _FLOORS = {
         tool_graph bindings chains tasks follow_ups augmentation collection reward_axes verification config selection
         data_flow statistics worker pipeline
     """,
-    "synthesis.environments": "config selection questions proving state distractors verification worker pipeline",
+    "synthesis.environments": """
+        config selection questions proving state distractors verification own_functions worker pipeline
+    """,
     "astra_jax": """
         errors config_keys config named_functions user_cache metrics_file transformers_library chat
         model mesh checkpoints engine episodes training sft rl evaluate benchmarks serve plan launch report testing

@@ -52,7 +52,7 @@ def run(installed: Path, folder: Path, *arguments: str) -> subprocess.CompletedP
 
 
 def test_every_data_file_of_the_packages_is_in_the_wheel(installed):
-    data = ("*.toml", "*.jinja", "*.json", "*.safetensors", "*.gz")
+    data = ("*.toml", "*.jinja", "*.json", "*.safetensors", "*.gz", "project_files/*.*")
     expected = {
         str(path.relative_to(ROOT))
         for package in ("astra_jax", "synthesis", "sandbox")

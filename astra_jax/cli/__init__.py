@@ -5,11 +5,12 @@ arguments      The reader of a command line, and the options that several comman
 surroundings   The resources that a command holds while it works: the lock of its destination, the sandbox, the teacher.
 compile_cache  The cache of compiled programs on disk: a command that runs again does not compile again.
 benchmarks     `astra evaluate setup | bfcl | tau2 | acebench | aime | report`: public benchmarks, and a report on runs.
-config         `astra config`: every key of a kind of config, with its default and one line of explanation.
+config         `astra config`: every key of a kind of config, with its default, type, bounds and one line of
+               explanation.
 records        `astra records show|stats|verify|attack|audit|export`: print, count, check and export records.
 rescore        `astra rescore`: other rewards for episodes that are logged already, without model, tools or sandbox.
 serve          `astra serve`: the command line of the server.
-synthesize     `astra synthesize tools|trajectories|environments`: training data.
+synthesize     `astra synthesize tools|functions|trajectories|environments`: training data.
 training       `astra sft` and `astra rl`: the two training stages.
 commands       Every subcommand of `astra`: its options, their help, and the function that runs it.
 episodes       `astra evaluate environments | text` and `astra replay`: a policy speaks, anew or as it has spoken, or

@@ -41,6 +41,7 @@ def astra_parser() -> Parser:
     parser.set_defaults(after_signal="", patience_seconds=30.0, compiles=False)
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     _add_quickstart(commands)
+    _add_init(commands)
     _add_synthesize(commands)
     _add_records(commands)
     _add_sandbox_service(commands)
@@ -104,6 +105,19 @@ def _quickstart(options: argparse.Namespace) -> int | None:
     return None
 
 
+def _add_init(commands: Commands) -> None:
+    text = "a project of your own: configs, a reward, functions and questions, and a tiny base to try them with"
+    init = commands.add_parser("init", help=text)
+    init.add_argument("folder", type=Path, metavar="DIR", help="a new or empty folder")
+    init.set_defaults(run=_init, compiles=True)
+
+
+def _init(options: argparse.Namespace) -> None:
+    from astra_jax.recipes.project import begin_project
+
+    print(f"init: {', '.join(begin_project(options.folder))} -> {options.folder}; its README.md has the next commands")
+
+
 def _add_synthesize(commands: Commands) -> None:
     synthesize = group(commands, "synthesize", "make training data", "TRACK")
     tools = synthesize.add_parser("tools", help="read and normalise tool documents only")
@@ -111,6 +125,19 @@ def _add_synthesize(commands: Commands) -> None:
     tools.add_argument("--out", type=Path, required=True)
     tools.add_argument("--json", action="store_true", help="end with one machine-readable line")
     tools.set_defaults(run="synthesize:tools")
+    functions = synthesize.add_parser(
+        "functions",
+        help="environments of your own Python functions and questions",
+        description="Runs each question's calls in the sandbox, takes their replies as its answers, and proves it as "
+        "any other environment. docs/guides/own-functions.md shows both files.",
+    )
+    functions.add_argument("functions", type=Path, metavar="FUNCTIONS.py", help="functions with types and docstrings")
+    text = "a question a line, with the calls that it needs"
+    functions.add_argument("questions", type=Path, metavar="QUESTIONS.jsonl", help=text)
+    functions.add_argument("--out", type=Path, required=True)
+    functions.add_argument("--json", action="store_true", help="end with one machine-readable line")
+    functions.set_defaults(run="synthesize:functions")
+    add_sandbox(functions)
     text = "conversations with tools, scored on seven axes"
     trajectories = config_command(synthesize, "trajectories", text, "synthesize:trajectories")
     text = "questions whose sub-answers are proven by running tools"
@@ -130,6 +157,7 @@ def _add_records(commands: Commands) -> None:
     records = group(commands, "records", "look at, count, verify, attack, audit and export records", "ACTION")
     show = records.add_parser("show", help="print the first records")
     show.add_argument("--count", type=whole_number(1), default=1, help="number of records")
+    show.add_argument("--json", action="store_true", help="whole records, as JSON")
     stats = records.add_parser("stats", help="the paper's table of these records, beside the paper's figures")
     stats.add_argument("--json", action="store_true", help="everything that is counted, on one line")
     against = "benchmark files (JSON, JSON lines, text): also count what the records share with them"

@@ -1,4 +1,4 @@
-"""`astra config`: every key of a kind of config, with its default and one line of explanation."""
+"""`astra config`: every key of a kind of config, with its default, type, bounds and one line of explanation."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def print_keys(options: argparse.Namespace) -> None:
         for key in keys_of(config_type):
             name = f"[{key.path}]" if key.is_table else key.path
             default = "" if key.is_table and key.default not in ("required", "none") else f" = {key.default}"
-            print(f"{name}{default}")
+            print(f"{name}{default}{f'    # {key.kind}' if key.kind else ''}{f', {key.bounds}' if key.bounds else ''}")
             print(textwrap.fill(key.explanation, width, initial_indent="    ", subsequent_indent="    "))
         print()
 

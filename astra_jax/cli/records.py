@@ -6,6 +6,7 @@ import argparse
 import asyncio
 import json
 import sys
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
@@ -19,15 +20,52 @@ from synthesis.record_io import (
     read_card,
     read_certificate,
 )
-from synthesis.records import Environment, KeptRecord
+from synthesis.records import Environment, JsonValue, KeptRecord, ServerDocument, ToolCall, Trajectory
 from synthesis.run.fingerprint import digest_of_files
 
 
 def show(options: argparse.Namespace) -> None:
-    """Print the first records."""
+    """Print the first records, as a person reads them or as JSON."""
     source = _record_source(options.directory)
     for index in range(min(options.count, len(source))):
-        print(source[index].model_dump_json(indent=2))
+        record = source[index]
+        print(record.model_dump_json(indent=2) if options.json else "\n".join(_in_words(record)) + "\n")
+
+
+def _in_words(record: KeptRecord) -> Iterator[str]:
+    """Yield the lines of a record that a person reads; a kind without such lines is shown as JSON."""
+    if isinstance(record, Environment):
+        yield f"{record.id}  {record.domain}, {record.language}, {record.scenario}, hops: {record.hops}"
+        yield f"question: {record.question}\nanswer:   {_json(record.answer)}"
+        for each in record.sub_questions:
+            after = f" after {', '.join(each.depends_on)}" if each.depends_on else ""
+            yield f"  {each.id}{after}: {each.question}"
+            yield f"      {_call(each.call) if each.call else 'no tool'} -> {_json(each.answer)}"
+        yield from (f"tool: {tool.document.name}: {tool.document.description}" for tool in record.tools)
+        yield f"distractors: {', '.join(each.tool.document.name for each in record.irrelevant_tools) or 'none'}"
+    elif isinstance(record, Trajectory):
+        yield f"{record.id}  {record.server}, {record.language}, reward {record.reward.mean:.2f}"
+        yield f"tools: {', '.join(tool.name for tool in record.tools)}"
+        for message in record.messages:
+            if message.reasoning_content:
+                yield f"{message.role} thinks: {message.reasoning_content.strip()}"
+            if message.content:
+                yield f"{message.role}{' (failed)' if message.is_error else ''}: {message.content.strip()}"
+            yield from (f"{message.role} calls: {_call(call)}" for call in message.tool_calls)
+    elif isinstance(record, ServerDocument):
+        yield f"{record.id}  {record.name}, {record.domain}, {record.language}, from {record.origin}"
+        for tool in record.tools:
+            yield f"  {tool.name}({', '.join(tool.parameters.get('properties', {}))}): {tool.description}"
+    else:
+        yield record.model_dump_json(indent=2)
+
+
+def _call(call: ToolCall) -> str:
+    return f"{call.name}({', '.join(f'{name}={_json(value)}' for name, value in call.arguments.items())})"
+
+
+def _json(value: JsonValue) -> str:
+    return json.dumps(value, ensure_ascii=False)
 
 
 def stats(options: argparse.Namespace) -> None:

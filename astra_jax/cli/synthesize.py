@@ -1,9 +1,10 @@
-"""`astra synthesize tools|trajectories|environments`: training data."""
+"""`astra synthesize tools|functions|trajectories|environments`: training data."""
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import sys
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -22,6 +23,19 @@ def tools(options: argparse.Namespace) -> None:
     """Read and normalise tool documents."""
     with lock_beside(options.out, TOOL_DOCUMENTS, options.sources):
         report = asyncio.run(synthesize_tools(options.sources, options.out))
+    _print_report(options, report)
+
+
+def functions(options: argparse.Namespace) -> None:
+    """Prove the user's own functions and questions, and write them as environments."""
+    from synthesis.environments.own_functions import environments_of_functions
+    from synthesis.environments.pipeline import ENVIRONMENTS
+
+    sources = (options.functions, options.questions)
+    with lock_beside(options.out, ENVIRONMENTS, sources), sandbox_for(options) as url:
+        report = asyncio.run(environments_of_functions(*sources, options.out, url))
+    for reason in report.first_rejections:
+        print(reason, file=sys.stderr)
     _print_report(options, report)
 
 

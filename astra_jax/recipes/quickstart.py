@@ -81,6 +81,11 @@ _CONFIG_TYPES: dict[str, type[BaseModel]] = {
     "tiny_rl.toml": RLConfig,
     "tiny_evaluation.toml": EvaluationConfig,
 }
+_EXPECTED_SECONDS: Final = {
+    "tools": 5, "trajectories": 15, "environments": 90, "base": 5, "evaluate_baselines": 0, "evaluate_base": 0,
+    "sft": 130, "evaluate_sft": 0, "rl": 340, "evaluate_rl": 30, "export": 10,
+}  # fmt: skip
+"""Seconds that each stage adds to the whole on two free cores; an evaluation beside another stage adds none."""
 _LOGIT_CHECK_TOKENS = 256
 _MOST_TIMES_THEIR_ERROR = 1.5
 """Largest ratio of the error of exported logits to that of float32 itself; an `rms_norm_eps` that is a tenth larger
@@ -108,11 +113,11 @@ def quickstart(out: Path, *, seed: int, tool_documents: Sequence[Path], resume: 
             stages.
     """
     make_room(out, checked_inputs(seed, tool_documents), sources=tool_documents, resume=resume)
-    stages, config_path = Stages(out / "stages"), CONFIGS / "tiny_evaluation.toml"
+    stages, config_path = Stages(out / "stages", _EXPECTED_SECONDS), CONFIGS / "tiny_evaluation.toml"
     folders = {"base": out / "base", "sft": out / "sft/policy", "rl": out / "rl/policy"}
 
     # If a stage fails or is interrupted, the portal ends the evaluation that runs beside it.
-    with local_sandbox(workers=2) as url, start_blocking_portal() as portal:
+    with stages.told(), local_sandbox(workers=2) as url, start_blocking_portal() as portal:
 
         async def evaluation_of(name: str) -> dict[str, Any]:
             evaluation = await evaluate_policy(load_policy(folders[name]), name, out, config_path, seed=seed, url=url)

@@ -12,8 +12,9 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final
 
@@ -28,6 +29,8 @@ from synthesis.run.manifest import earlier_manifest, write_manifest
 QUICKSTART: Final = Result("quickstart", ".quickstart", "quickstart")
 """The folder of a quickstart; an earlier one is moved aside whole, or resumed."""
 _SAMPLE_SECONDS: Final = 0.25
+_PRIOR_SECONDS: Final = 30.0
+"""Seconds for which this machine is taken to be as quick as the one where stages were measured."""
 
 
 class PeakMemory:
@@ -71,11 +74,16 @@ class Stages:
     Stages that run beside one another are measured in one process: the memory of each counts the other as well.
     """
 
-    def __init__(self, folder: Path) -> None:
-        """Begin with no finished stage; the files of finished ones are in `folder`."""
+    def __init__(self, folder: Path, expected: Mapping[str, float] = {}) -> None:
+        """Begin with no finished stage; the files of finished ones are in `folder`.
+
+        `expected` names all stages with the seconds that each adds to the whole, by which the time left is estimated.
+        """
+        self._expected, self._running = expected, dict[str, float]()
         self.seconds: dict[str, float] = {}
         self.peak_rss_bytes: dict[str, int] = {}
         self._began: dict[str, float] = {}
+        self._done_here, self._first = set[str](), 0.0
         self._folder = folder
         self._is_resuming = True
         self._one_beside = Lock()
@@ -85,6 +93,36 @@ class Stages:
     def total_seconds(self) -> float:
         """Seconds in which at least one stage ran."""
         return covered((began, began + self.seconds[name]) for name, began in self._began.items())
+
+    @contextlib.contextmanager
+    def told(self, *, every_seconds: float = 15.0) -> Iterator[None]:
+        """Print the running stages and the estimated end of the whole every few seconds, while the block runs."""
+        stop = threading.Event()
+
+        def tell() -> None:
+            while not stop.wait(every_seconds):
+                print(self.progress(time.time()), file=sys.stderr, flush=True)
+
+        thread = threading.Thread(target=tell, daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            stop.set()
+            thread.join()
+
+    def progress(self, now: float) -> str:
+        """Return one line: the newest stage's number, those that run, and the time left, if enough is known."""
+        running = dict(self._running)
+        went = sum(self._expected.get(name, 0) for name in self._done_here)
+        went += sum(min(now - began, self._expected.get(name, 0)) for name, began in running.items())
+        pace = (now - self._first + _PRIOR_SECONDS) / (went + _PRIOR_SECONDS) if self._first else 1.0
+        ahead = sum(seconds for name, seconds in self._expected.items() if name not in self.seconds)
+        ahead -= sum(min(now - began, self._expected.get(name, 0)) for name, began in running.items())
+        number = min(len(self.seconds) + len(running), len(self._expected))
+        names = ", ".join(running) or "between stages"
+        left = f"{timedelta(seconds=round(ahead * pace))}"
+        return f"stage {number} of {len(self._expected)} ({names}); ETA of the whole {left}"
 
     def run(self, name: str, work: Callable[[], Any], *, makes: Iterable[Path] = ()) -> Any:
         """Run a stage, unless it is whole already, and return its result as JSON.
@@ -133,11 +171,15 @@ class Stages:
 
     def _begin(self, name: str) -> float:
         self._file(name).unlink(missing_ok=True)  # it would describe an earlier result
-        print(f"[{name}]", file=sys.stderr, flush=True)
-        return time.time()
+        now = self._running[name] = time.time()
+        self._first = self._first or now
+        print(f"[{name}]{f' {self.progress(now)}' if self._expected else ''}", file=sys.stderr, flush=True)
+        return now
 
     def _finish(self, name: str, began: float, memory: PeakMemory, result: Any) -> Any:
         seconds = round(time.time() - began, 2)
+        self._done_here.add(name)
+        del self._running[name]
         done = {"began": began, "seconds": seconds, "peak_rss_bytes": memory.peak_bytes, "result": result}
         self._folder.mkdir(exist_ok=True)
         write_whole(self._file(name), json.dumps(done, ensure_ascii=False) + "\n")

@@ -2,6 +2,7 @@
 
     *.json       a passage {"text", "lang", "domain"}, or a list of them
     *.jsonl      lines with "question", or with "knowledge_corpus" (a passage, or empty: the domain alone), and "domain"
+    *.txt, *.md  a passage, of the domain that the file is named after
     *.csv        a table; the tables of one folder belong together
     *.sqlite     all its tables (also *.db)
     *.parquet    a table; needs pyarrow
@@ -121,6 +122,11 @@ def _passages(path: Path) -> list[Knowledge]:
     ]
 
 
+def _text(path: Path) -> list[Knowledge]:
+    text = path.read_text(encoding="utf-8")
+    return [Knowledge(kind="passage", domain=path.stem, language=language_of(text), text=text)]
+
+
 def _lines(path: Path) -> list[Knowledge]:
     found = []
     for line in path.read_text(encoding="utf-8").split("\n"):  # `splitlines` also cuts at U+2028 inside of a text
@@ -178,6 +184,8 @@ def _parquet(path: Path) -> dict[str, Table]:
 _READERS: Final[Mapping[str, Any]] = {
     ".json": _passages,
     ".jsonl": _lines,
+    ".txt": _text,
+    ".md": _text,
     ".csv": _csv,
     ".sqlite": _sqlite,
     ".db": _sqlite,

@@ -65,11 +65,13 @@ class Outer(BaseModel):
     tables: tuple[Inner, ...] = ()
 
 
-def test_an_override_of_a_key_that_takes_nothing_but_a_list_may_be_one_value(tmp_path):
-    (tmp_path / "mine.toml").write_text("")
+def test_a_key_that_takes_nothing_but_a_list_may_be_one_value(tmp_path):
+    def read(override: str, line: str = "") -> Outer:
+        (tmp_path / "mine.toml").write_text(line)
+        return load_config(Outer, tmp_path / "mine.toml", [override] if override else [])
 
-    def read(override: str) -> Outer:
-        return load_config(Outer, tmp_path / "mine.toml", [override])
+    assert read("", "inner.names = 'a'").inner == Inner(names=("a",))
+    assert read("", "text_or_list = 'a'").text_or_list == "a"
 
     assert read("inner.names=a").inner == read("inner.names='a'").inner == Inner(names=("a",))
     assert read("counts=3").counts == [3]
@@ -84,8 +86,7 @@ def test_an_override_of_a_key_that_takes_nothing_but_a_list_may_be_one_value(tmp
 @pytest.mark.parametrize(
     ("line", "words"),
     [
-        ('tool_documents = "mydocs"', f"tool_documents: {EXPECTED}, found 'mydocs'"),
-        ("tool_documents = 5", f"tool_documents: {EXPECTED}, found 5"),
+        ('tool_documents = "[a, b]"', f"tool_documents: {EXPECTED}, found '[a, b]'"),
         ("[mcp_servers]", f"mcp_servers: {EXPECTED}"),
     ],
 )

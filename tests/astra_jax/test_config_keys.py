@@ -55,7 +55,12 @@ def said_in(text: str) -> Iterator[str]:
 @pytest.fixture(scope="module")
 def set_somewhere() -> set[str]:
     found = {path for config in (ROOT / "configs").glob("*.toml") for path in paths(tomllib.loads(config.read_text()))}
-    documents = [ROOT / "README.md", *(ROOT / "docs").glob("*.md"), *(ROOT / "examples").glob("*.py")]
+    documents = [
+        ROOT / "README.md",
+        *(ROOT / "docs").glob("*.md"),
+        *(ROOT / "docs" / "guides").glob("*.md"),
+        *(ROOT / "examples").glob("*.py"),
+    ]
     for document in documents:
         text = document.read_text(encoding="utf-8")
         # A command in a docstring is indented, and is code as well.
@@ -109,7 +114,7 @@ def test_a_key_that_no_file_sets_is_found(set_somewhere):
 
 
 class _Inner(BaseModel):
-    size: int = 3
+    size: int = Field(default=3, ge=1, lt=9)
     """Tokens of a page. More than one sentence."""
 
 
@@ -123,21 +128,22 @@ class _Outer(BaseModel):
     bare: tuple[str, ...] = ()
 
 
-def test_keys_have_their_path_default_and_first_sentence():
+def test_keys_have_their_path_default_first_sentence_type_and_bounds():
     assert list(keys_of(_Outer)) == [
-        Key("name", "required", "Name of the thing.", False),
+        Key("name", "required", "Name of the thing.", False, "str"),
         Key("inner", "none", "Pages.", True),
-        Key("inner.size", "3", "Tokens of a page.", False),
-        Key("shares", "{ en = 0.5 }", "", False),
-        Key("bare", "[]", "", False),
+        Key("inner.size", "3", "Tokens of a page.", False, "int", "≥ 1, < 9"),
+        Key("shares", "{ en = 0.5 }", "", False, "table of str to float"),
+        Key("bare", "[]", "", False, "list of str"),
     ]
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_command_prints_every_key_with_its_default(kind, capsys):
+def test_the_command_prints_every_key_with_its_default_type_and_bounds(kind, capsys):
     assert main(["config", kind]) == 0
     lines = capsys.readouterr().out.splitlines()
     for command, config_type in config_types(kind).items():
         assert f"# astra {command} CONFIG" in lines
         for key in keys_of(config_type):
-            assert key.is_table or f"{key.path} = {key.default}" in lines
+            shown = f"{key.path} = {key.default}    # {key.kind}{f', {key.bounds}' if key.bounds else ''}"
+            assert key.is_table or (key.kind and shown in lines)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import shlex
+import time
 from concurrent.futures import wait
 from pathlib import Path
 from threading import Event
@@ -134,6 +135,31 @@ def test_a_stage_beside_the_others_is_resumed_alone_and_its_failure_ends_the_nex
             assert evaluation.result() == 3
     assert (first.times, beside.times, last.times) == (1, 1, 1)
     assert set(stages.seconds) == {"first", "beside", "last"}
+
+
+def test_the_line_of_progress_counts_stages_and_tells_the_end_of_the_whole(tmp_path, capsys):
+    said = []
+    stages = Stages(tmp_path / "stages", {"first": 10, "second": 60, "third": 30})
+    stages.run("first", lambda: said.append(stages.progress(time.time())))
+    # Of the second stage's 60 seconds 20 have gone: 40 and the third's 30 are left, at the pace of the first 50.
+    stages._first -= 10
+    stages.run("second", lambda: said.append(stages.progress(time.time() + 20)))
+    # Two stages of 70 seconds took 100: with the prior of 30 seconds on both sides a pace of 1.3.
+    stages._first -= 90
+    stages.run("third", lambda: said.append(stages.progress(time.time())))
+    assert said[:2] == [
+        "stage 1 of 3 (first); ETA of the whole 0:01:40",
+        "stage 2 of 3 (second); ETA of the whole 0:01:10",
+    ]
+    assert said[2] == "stage 3 of 3 (third); ETA of the whole 0:00:39"
+    assert "[second] stage 2 of 3" in capsys.readouterr().err
+
+
+def test_a_long_stage_is_not_silent(tmp_path, capsys):
+    stages = Stages(tmp_path / "stages", {"only": 10})
+    with stages.told(every_seconds=0.05):
+        stages.run("only", lambda: time.sleep(0.3))
+    assert capsys.readouterr().err.count("stage 1 of 1 (only); ETA of the whole") > 2
 
 
 def test_an_interrupted_stage_ends_the_one_beside_it(tmp_path):

@@ -153,7 +153,7 @@ def test_every_shared_passage_and_line_is_read():
         ("lines.jsonl", '{"domain": "x"}', "'knowledge_corpus'"),
         ("table.csv", "a,b\n1,2,3\n", "more cells than the header"),
         ("data.sqlite", "not a database", "cannot be read as .sqlite"),
-        ("notes.txt", "hello", "found notes.txt"),
+        ("notes.pdf", "hello", "found notes.pdf"),
         ("big.csv", "name\n" + "x\n" * 1001, "expected at most 1000 rows"),
     ],
 )
@@ -163,6 +163,13 @@ def test_a_file_that_cannot_be_read_is_named(name, content, message, tmp_path):
         read_knowledge([tmp_path / name])
     assert message in str(error.value)
     assert name.split(".")[0] in str(error.value)
+
+
+def test_a_text_is_a_passage_of_the_domain_that_its_file_is_named_after(tmp_path):
+    (tmp_path / "market.md").write_text("# Stalls\n\nAmber Fox has the stall Mill Lane 4.")
+    (tmp_path / "房租.txt").write_text("琥珀街四号的房租是三百元。")
+    read = [(each.kind, each.domain, each.language) for each in read_knowledge([tmp_path])]
+    assert read == [("passage", "market", "en"), ("passage", "房租", "zh")]
 
 
 def test_a_missing_path_and_an_empty_folder_are_errors(tmp_path):
