@@ -68,7 +68,7 @@ LINES = {
     "astra_jax/serve": 1_110,
     "astra_jax/sft": 940,
     "astra_jax/training": 1_210,
-    "tests": 39_570,
+    "tests": 39_940,
 }
 """Lines of Python in each package and folder, with the folders in it, and of all tests."""
 LINES_OF_A_FILE_OF_THE_ENGINE = 350
