@@ -135,7 +135,8 @@ def ending_with_other_hosts() -> Iterator[None]:
         if is_lost:
             raise HostFailed(
                 f"one of the {jax.process_count()} hosts is gone: it has failed and says why, or it was killed, or its "
-                "machine or network is down; the same command on every host goes on from the last checkpoint"
+                "machine or network is down; the same command on every host goes on from the last checkpoint "
+                f"({' '.join(str(error).split())[:200]})"
             ) from error
         raise
 
