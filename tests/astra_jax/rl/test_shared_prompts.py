@@ -102,7 +102,8 @@ def test_packed_rows_are_fewer_and_are_learnt_from_as_rows_of_their_own(untraine
     assert with_loss < 4 == len(packed.tokens_BT)
     assert float(packed.loss_mask_BT.sum()) == float(plain.loss_mask_BT.sum())
     expected = loss_and_gradients(untrained.params, plain)
-    assert_the_same(loss_and_gradients(untrained.params, packed), expected)
+    # As above: 1.2e-6 was seen in one run of many, which is the noise of float32 sums in another order.
+    assert_the_same(loss_and_gradients(untrained.params, packed), expected, relative=2e-6)
 
 
 def on_eight_devices(params, batch):
