@@ -16,7 +16,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
-from hashlib import sha256
 from pathlib import Path
 from typing import NamedTuple
 
@@ -35,7 +34,7 @@ from astra_jax.testing import tiny_environment, tiny_model_config, tiny_tokenize
 from sandbox.local import local_sandbox
 from synthesis.record_io import check_shards, write_records
 from tests.astra_jax.checkpoints.test_convert import write_folder
-from tests.astra_jax.curves import without_times
+from tests.astra_jax.curves import episodes, without_times
 from tests.synthesis.journals import num_finished
 
 ROOT = Path(__file__).parents[3]
@@ -207,11 +206,6 @@ def slow_sandbox(monkeypatch) -> Iterator[str]:
         yield url
 
 
-def contents(folder: Path) -> dict[str, str]:
-    files = [path for path in folder.rglob("*") if path.is_file()]
-    return {str(path.relative_to(folder)): sha256(path.read_bytes()).hexdigest() for path in files}
-
-
 def test_sft_saves_on_a_signal(astra, tmp_path):
     metrics = tmp_path / "run" / "metrics.jsonl"
     running = astra(*sft_command(tmp_path))
@@ -286,7 +280,7 @@ def test_rl_ends_inside_a_rollout_whose_tools_are_slow_and_goes_on_to_the_same_b
         [without_times(line) for line in read_metrics(tmp_path / out / "metrics.jsonl")] for out in ("run", "whole")
     )
     assert lines == expected
-    assert contents(tmp_path / "run" / "episodes") == contents(tmp_path / "whole" / "episodes")
+    assert episodes(tmp_path / "run") == episodes(tmp_path / "whole")
     weights, expected = (load_params(tmp_path / out / "policy")[1] for out in ("run", "whole"))
     assert jax.tree.all(jax.tree.map(np.array_equal, weights, expected))
 
