@@ -49,7 +49,7 @@ LINES = {
     "synthesis/tools": 3_410,
     "synthesis/track": 580,
     "synthesis/trajectories": 2_610,
-    "astra_jax": 27_630,
+    "astra_jax": 27_640,
     "astra_jax/benchmarks": 2_540,
     "astra_jax/chat": 730,
     "astra_jax/checkpoints": 1_800,
@@ -62,13 +62,13 @@ LINES = {
     "astra_jax/model": 2_440,
     "astra_jax/plan": 2_120,
     "astra_jax/recipes": 1_240,
-    "astra_jax/rehearse": 760,
+    "astra_jax/rehearse": 780,
     "astra_jax/report": 1_480,
     "astra_jax/rl": 1_690,
     "astra_jax/serve": 1_110,
     "astra_jax/sft": 940,
     "astra_jax/training": 1_210,
-    "tests": 39_940,
+    "tests": 39_930,
 }
 """Lines of Python in each package and folder, with the folders in it, and of all tests."""
 LINES_OF_A_FILE_OF_THE_ENGINE = 350
