@@ -31,9 +31,12 @@ _OLDER: Final = (
     "a run of an older version has no run.json: its config, data and code are unknown, so begin anew elsewhere, "
     "with `init` at its last checkpoint if need be"
 )
-SFT_RUN: Final = Result("SFT run", "run.json", "sft", advice=_OLDER)
-RL_RUN: Final = Result("RL run", "run.json", "rl", advice=_OLDER)
-EVALUATION: Final = Result("evaluation", "run.json", "evaluation", advice="one of an older version has no run.json")
+_OF_HOSTS: Final = ("hosts",)  # the folders of other hosts than the first, which may be there before its manifest is
+SFT_RUN: Final = Result("SFT run", "run.json", "sft", _OF_HOSTS, advice=_OLDER)
+RL_RUN: Final = Result("RL run", "run.json", "rl", _OF_HOSTS, advice=_OLDER)
+EVALUATION: Final = Result(
+    "evaluation", "run.json", "evaluation", _OF_HOSTS, advice="one of an older version has no run.json"
+)
 _LASTING: Final = ("metrics.jsonl", "checkpoints", "policy", "best", "figures.json")
 """Files and folders that must not be mixed with those of another run; a run without any of them is begun anew."""
 

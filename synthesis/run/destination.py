@@ -59,7 +59,7 @@ class Result:
     kind: str
     """Value of `kind` in the manifest, which is a JSON object."""
     companions: tuple[str, ...] = ()
-    """Files that may lie beside those that the manifest names."""
+    """Files that may lie beside those that the manifest names; a run has them before its manifest, too."""
     is_replaced: bool = False
     """Whether a new one takes its place, so that all files in it must be known to be ours."""
     advice: str = ""
@@ -86,8 +86,8 @@ def require_destination(out: Path, result: Result, *, sources: Iterable[Path] = 
         return
     if not place.is_dir():
         raise _refused(out, f"a {result.name} is a folder, and this is a file")
-    foreign = _first_other(place, frozenset())
-    if foreign is None:  # empty but for lock files
+    foreign = _first_other(place, () if result.is_replaced else result.companions)
+    if foreign is None:  # empty but for lock files, or what hosts wrote before the first published the manifest
         return
     manifest = manifest_in(place, result)
     if manifest is None:
@@ -238,11 +238,9 @@ def manifest_in(folder: Path, result: Result) -> dict[str, Any] | None:
 
 
 def _first_other(folder: Path, known: Iterable[str]) -> str | None:
-    """Return the first entry of a folder, by name, that is not `known`, no lock of ours, and no folder of locks."""
+    """Return the first entry of a folder, by name, that is not `known` and no lock of ours."""
     for entry in sorted(folder.iterdir()):
-        is_hosts = entry.name == "hosts" and entry.is_dir()  # each host of a run holds a lock in its own folder
-        files = [file for file in entry.rglob("*") if not file.is_dir()] if is_hosts else [entry]
-        if entry.name not in known and any(not file.name.endswith(".lock") or is_no_lock(file) for file in files):
+        if entry.name not in known and (not entry.name.endswith(".lock") or is_no_lock(entry)):
             return entry.name
     return None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 from pathlib import Path
@@ -125,13 +126,21 @@ def test_a_run_may_hold_more_than_its_manifest_names_and_gives_advice_without_on
 
 
 def test_locks_of_a_killed_run_do_not_make_a_folder_foreign(tmp_path):
-    for folder in (tmp_path, tmp_path / "hosts" / "1"):
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / ".lock").write_text("process 7 on a-host")
+    (tmp_path / ".lock").write_text("process 7 on a-host")
     require_destination(tmp_path, RUN)
     (tmp_path / ".lock").write_text("[[package]]")
     with pytest.raises(DestinationRefused, match=r"it holds \.lock and is not"):
         require_destination(tmp_path, RUN)
+
+
+def test_a_run_goes_on_where_another_host_has_files_but_no_manifest_is_published_yet(tmp_path):
+    (tmp_path / "hosts" / "1").mkdir(parents=True)
+    (tmp_path / "hosts" / "1" / "episodes.jsonl").write_text("{}\n")
+    require_destination(tmp_path, dataclasses.replace(RUN, companions=("hosts",)))
+    with pytest.raises(DestinationRefused, match="it holds hosts and is not"):
+        require_destination(tmp_path, RUN)
+    with pytest.raises(DestinationRefused, match="it holds hosts and is not"):
+        require_destination(tmp_path, dataclasses.replace(TABLE, companions=("hosts",)))
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can become another user")
