@@ -387,7 +387,7 @@ class MeasuredClock:
         ]
 
         def update() -> None:
-            batch = make_rl_batch(
+            batch, _ = make_rl_batch(
                 groups,
                 length_bucket_tokens=config.length_bucket_tokens,
                 pad_id=parts.tokenizer.pad_id,

@@ -79,6 +79,9 @@ class LoggedEpisode(FinishedEpisode):
     """Folder of the environments that the episode's is one of; empty in logs of earlier versions."""
     advantage: float | None = None
     """Advantage in its group, in RL; None elsewhere and in a group without reward variance."""
+    learner_logprobs: tuple[float, ...] = ()
+    """Log-prob of each sampled token by the learner's program before its update, to six decimals; empty if the episode
+    was not in the batch of the step."""
     seconds: tuple[TurnSeconds, ...] = ()
     """The time line, turn by turn; empty for an episode of another host, or from a checkpoint."""
     tokens: tuple[LoggedToken, ...]
@@ -110,6 +113,7 @@ def episode_to_json(
     reward: float,
     split: str = "",
     advantage: float | None = None,
+    learner_logprobs: Sequence[float] = (),
 ) -> JsonObject:
     """Return the line of a finished episode and its reward.
 
@@ -136,6 +140,7 @@ def episode_to_json(
         rolled_out=RolledOut.model_validate(episode.rolled_out) if episode.rolled_out is not None else None,
         split=split,
         advantage=advantage,
+        learner_logprobs=tuple(round(logprob, 6) for logprob in learner_logprobs),
         seconds=tuple(TurnSeconds._make(round(each, 3) for each in turn) for turn in episode.seconds),
         tokens=tuple(itertools.starmap(LoggedToken, zip(*columns, strict=True))),
     ).model_dump(mode="json")

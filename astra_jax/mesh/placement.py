@@ -12,11 +12,12 @@ from typing import Any, Literal, TypeVar
 import jax
 import numpy as np
 import optax
+from jax.experimental import multihost_utils
 from jax.sharding import AbstractMesh, Mesh, NamedSharding
 
 from astra_jax.config import ConfigError
 from astra_jax.model.config import ModelConfig, Params
-from astra_jax.model.context_parallel import balance, balanced_tokens
+from astra_jax.model.context_parallel import balance, balanced_order, balanced_tokens
 from astra_jax.model.lora import init_adapters, joined
 from astra_jax.model.sharding import (
     TPU_LANES,
@@ -184,3 +185,12 @@ def place_batch(batch: Batch, num_rows: int, mesh: Mesh | None) -> Batch:
         return jax.make_array_from_callback((num_rows, *rows_bT.shape[1:]), sharding, part)
 
     return type(batch)(**fields | {name: place(rows_bT) for name, rows_bT in arrays.items()})
+
+
+def on_host(x_BT: jax.Array, mesh: Mesh | None) -> np.ndarray:
+    """Return the figures of a placed batch's tokens, in the order that they had before; all hosts call it."""
+    if mesh is None:
+        return np.asarray(x_BT)
+    whole_BT = multihost_utils.process_allgather(x_BT, tiled=True)
+    order = balanced_order(whole_BT.shape[1], mesh.shape["context"])
+    return whole_BT[:, np.argsort(order)]

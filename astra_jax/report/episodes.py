@@ -3,9 +3,10 @@
 tokens        [[id, text], …]     each kind of token once; everywhere else a token is its place in this list
 prompts       [[token, …], …]     each prompt once: policies that are compared have the same ones
 environments  [{…}, …]            question, gold answer, sub-questions
-episodes      [{…}, …]            figures, calls, and tokens after the prompt with `runs` and `logprobs`
+episodes      [{…}, …]            figures, calls, and tokens after the prompt with these three
   runs        [[source, turn, policy version, count], …]   neighbouring tokens of one writer
   logprobs    [thousandths of a nat, …]                    of sampled tokens alone
+  differences [millionths of a nat, …]                     theirs by the learner less theirs by the sampler, or none
 first         place of the episode that a newcomer reads first
 """
 
@@ -134,6 +135,7 @@ def _environment(episode: LoggedEpisode) -> JsonObject:
 def _shown(episode: LoggedEpisode, tables: _Tables) -> JsonObject:
     num_prompt = sum(1 for _ in itertools.takewhile(lambda token: token.turn == 0, episode.tokens))
     response = episode.tokens[num_prompt:]
+    sampled = [token for token in response if token.source == "model"]
     runs = itertools.groupby((token.source, token.turn, token.policy_version) for token in response)
     return {
         "policy": policy_name(episode.policy),
@@ -150,7 +152,11 @@ def _shown(episode: LoggedEpisode, tables: _Tables) -> JsonObject:
         "prompt": tables.prompt(episode.tokens[:num_prompt]),
         "tokens": list(tables.places(response)),
         "runs": [[*run, sum(1 for _ in tokens)] for run, tokens in runs],
-        "logprobs": [round(1000 * token.sampled_logprob) for token in response if token.source == "model"],
+        "logprobs": [round(1000 * token.sampled_logprob) for token in sampled],
+        "differences": [
+            round(1e6 * (learner - token.sampled_logprob))
+            for learner, token in zip(episode.learner_logprobs, sampled, strict=bool(episode.learner_logprobs))
+        ],
     }
 
 

@@ -103,14 +103,20 @@ function onTheSame(choices) {
 
 // --- one episode ---
 
+// Each has a legend, and the strength of a token's colour: full at 1, and red below 0.
 const OVERLAYS = {
   source: ["", () => 0],
   mask: ["Coloured tokens have loss.", () => 1],
   logprob: ["The stronger, the less likely the token was; full at p ≤ 1.8 %.", (token) => Math.min(1, -token.logprob / 4)],
   version: [`The stronger, the newer the weights; full at version ${newest}.`, (token) => (token.version + 1) / (newest + 1)],
   advantage: ["Advantage of the episode in its group: blue above 0, red below, full at 2.",
-    (_, each) => Math.min(1, Math.abs(each.advantage ?? 0) / 2)],
+    (_, each) => atMost1((each.advantage ?? 0) / 2)],
+  ratio: ["Probability by the learner over that by the sampler: blue above 1, red below, full at 0.8 and 1.2.",
+    ({ difference }) => atMost1((Math.exp(difference) - 1) / 0.2)],
+  difference: ["The further apart the log-probs by learner and sampler, the stronger: none at 1e-6, full at 1, by powers of ten.",
+    ({ difference }) => Math.min(1, 1 + Math.log10(Math.max(1e-6, Math.abs(difference))) / 6)],
 };
+const atMost1 = (value) => Math.max(-1, Math.min(1, value));
 
 /** Return a span for each run of one writer, with an element for each token; a character may span tokens. */
 function tokenRuns(places, runs, each, overlay) {
@@ -120,12 +126,17 @@ function tokenRuns(places, runs, each, overlay) {
     let last = null;
     for (const end = place + count; place < end; place++, at++) {
       const [id, text] = data.tokens[places[place]];
-      const logprob = source === "model" ? each.logprobs[sampled++] / 1000 : null;
+      const logprob = source === "model" ? each.logprobs[sampled] / 1000 : null;
+      const difference = source === "model" ? (each.differences[sampled++] ?? 0) / 1e6 : 0;
       if (text || !last) {
         last = make("i", {});
-        last.token = { at, ids: [], logprobs: [], source, turn, version, text };
+        last.token = { at, ids: [], logprobs: [], source, turn, version, text, difference, isLearnt: each.differences.length > 0 };
         text.split("\n").forEach((line, row) => last.append(...(row ? [make("s", {}, "↵"), "\n"] : []), line));
-        if (source === "model") last.style.setProperty("--v", OVERLAYS[overlay][1]({ logprob, version }, each));
+        if (source === "model") {
+          const strength = OVERLAYS[overlay][1]({ logprob, version, difference }, each);
+          last.style.setProperty("--v", Math.abs(strength));
+          if (strength < 0) last.className = "negative";
+        }
         run.append(last);
       }
       last.token.ids.push(id);
@@ -139,7 +150,8 @@ function tellToken(event) {
   const token = event.target.closest("i")?.token;
   if (!token) return;
   const logprobs = token.logprobs.map((each) => number(each)).join(", "), p = number(100 * Math.exp(sum(token.logprobs)), 1);
-  const sampled = `log p ${logprobs} (p ${p}%) · version ${token.version} · loss`;
+  const learnt = token.isLearnt ? ` · ratio ${number(Math.exp(token.difference), 6)}` : "";
+  const sampled = `log p ${logprobs} (p ${p}%)${learnt} · version ${token.version} · loss`;
   told.textContent = [`token ${token.at + 1}`, `id ${token.ids.join(" ")}`, JSON.stringify(token.text), token.source,
     token.turn ? `turn ${token.turn}` : "prompt", token.logprobs.length ? sampled : "no loss"].join(" · ");
 }
@@ -201,13 +213,12 @@ function column(each, overlay, from, to) {
   const details = make("details", {}, make("summary", {}, `Prompt, ${counted(prompt.length, "token")}`));
   details.addEventListener("toggle", () => details.open && details.children.length < 2 && details.append(
     make("div", { class: "tokens", tabindex: 0 }, ...tokenRuns(prompt, [["prompt", 0, -1, prompt.length]], each, "source"))));
-  const sign = overlay === "advantage" && each.advantage < 0 ? "negative" : "";
   return make("article", { class: "episode" },
     make("h4", {}, each.label, make("span", {}, ` reward ${number(each.reward)}`, each.reward.toFixed(3) === each.f1.toFixed(3) ? " = F1" : `, F1 ${number(each.f1)}`)),
     make("p", { class: "note" }, facts.join(" · ")),
     make("ol", { class: "sub-questions" }, ...asked), derivation(each),
     ...(each.seconds.length ? timeLine(each, from, to) : []), details,
-    make("div", { class: `tokens ${overlay} ${sign}` }, ...tokenRuns(each.tokens, each.runs, each, overlay)));
+    make("div", { class: `tokens ${overlay}` }, ...tokenRuns(each.tokens, each.runs, each, overlay)));
 }
 
 function drawDetail(choices) {
@@ -270,7 +281,10 @@ for (const [name, values] of Object.entries(FILTERS)) {
   form.elements[name].parentElement.hidden = counts.size < 2;
 }
 form.elements.beside.append(...distinct(episodes.map((each) => each.label)).map((label) => make("option", { value: label }, label)));
-if (episodes.every((each) => each.advantage === null)) form.elements.overlay.querySelector("[value=advantage]").remove();
+const hasNo = { advantage: episodes.every((each) => each.advantage === null), learner: episodes.every((each) => !each.differences.length) };
+for (const [name, what] of [["advantage", "advantage"], ["ratio", "learner"], ["difference", "learner"]]) {
+  if (hasNo[what]) form.elements.overlay.querySelector(`[value=${name}]`).remove();
+}
 const DEFAULTS = choices();
 $("filters").open = innerWidth > 760;
 form.addEventListener("submit", (event) => event.preventDefault());

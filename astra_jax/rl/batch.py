@@ -24,6 +24,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from astra_jax.episodes.episode import Episode
 from astra_jax.episodes.ledger import TokenLedger
 from astra_jax.episodes.rollout import Group
 from astra_jax.rl.advantage import group_advantages, reward_std
@@ -58,6 +59,15 @@ class Segment(NamedTuple):
     episode: int
     first: int
     stop: int
+
+
+class Placed(NamedTuple):
+    """A segment in the rows of a batch."""
+
+    row: int
+    column: int
+    """Column of its first token."""
+    segment: Segment
 
 
 def segments_of_row(ledgers: Mapping[int, TokenLedger]) -> list[Segment]:
@@ -107,8 +117,10 @@ def make_rl_batch(
     optional_columns: Collection[str] = (),
     num_rows: int = 0,
     packed_parts: int | None = None,
-) -> RLBatch:
+) -> tuple[RLBatch, list[Placed]]:
     """Lay the episodes of valid groups out as padded rows, with their advantages on the sampled tokens.
+
+    Returns the rows, and the places of the episodes in them, which are numbered through all groups.
 
     Every segment of a row begins at a multiple of `segment_multiple` tokens. `optional_columns` are the columns that
     the objective asks for. If episodes do not fill `num_rows` rows, rows without loss follow, so that a smaller batch
@@ -149,24 +161,41 @@ def make_rl_batch(
     # The positions of padding continue those of a row's last episode.
     batch["positions_BT"][:] = np.arange(shape[1])
     segment_ids, prefix_ids = np.zeros((2, *shape), np.int32)
+    placed = []
     for row, begins in rows.items():
         segment = 0
         for bundle, begin in begins.items():
             prompt = segment + 1
-            for start, (number, first, stop) in zip(starts[bundle], bundles[bundle], strict=True):
-                places = np.s_[row, begin + start : begin + start + stop - first]
-                for name, column in columns[number].items():
-                    batch[name][places] = column[first:stop]
+            for start, each in zip(starts[bundle], bundles[bundle], strict=True):
+                placed.append(Placed(row, begin + start, each))
+                places = np.s_[row, begin + start : begin + start + each.stop - each.first]
+                for name, column in columns[each.episode].items():
+                    batch[name][places] = column[each.first : each.stop]
                 segment += 1
                 segment_ids[places], prefix_ids[places] = segment, prompt
     # A row without loss is one token of padding, since attention over no token is undefined.
     without_loss = sorted({*range(shape[0])} - rows.keys())
     segment_ids[without_loss, 0] = prefix_ids[without_loss, 0] = 1
-    return RLBatch(
+    rows_BT = RLBatch(
         segment_ids_BT=jnp.asarray(segment_ids),
         prefix_ids_BT=None if episodes_per_row == 1 else jnp.asarray(prefix_ids),
         **{name: jnp.asarray(array) for name, array in batch.items()},
     )
+    return rows_BT, placed
+
+
+def by_episode(
+    logprobs_BT: np.ndarray, episodes: Sequence[Episode], placed: Sequence[Placed]
+) -> dict[int, list[float]]:
+    """Return the log-probs of the sampled tokens of each episode, by its `id()`, from those of a batch's targets."""
+    of_tokens = [np.zeros(len(episode.ledger) + 1) for episode in episodes]
+    for row, column, (number, first, stop) in placed:
+        # A column predicts the token after its own.
+        of_tokens[number][first + 1 : stop + 1] = logprobs_BT[row, column : column + stop - first]
+    return {
+        id(episode): found[:-1][episode.ledger.loss_mask > 0].tolist()
+        for episode, found in zip(episodes, of_tokens, strict=True)
+    }
 
 
 def packed_rows(

@@ -9,7 +9,7 @@ import dataclasses
 import random
 import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import jax
@@ -224,13 +224,19 @@ class Rollouts:
             filling.loads.append(self._engine.load)
         filling.num_rollouts += 1
 
-    def log_episodes(self, step: int, groups: Sequence[ScoredGroup[Group]]) -> None:
-        """Write the first episode of each group, and the first valid group whole, if the step is due.
+    def is_logged(self, step: int) -> bool:
+        """Say whether the step's episodes are logged: at every so many steps, and at the last one."""
+        return step % self._config.log_episodes_every_steps == 0 or step + 1 == self._config.steps
 
-        A resumed run writes the same file again, but for the seconds.
+    def log_episodes(
+        self, step: int, groups: Sequence[ScoredGroup[Group]], learner_logprobs: Mapping[int, list[float]]
+    ) -> None:
+        """Write the first episode of each group, and the first valid group whole.
+
+        `learner_logprobs` are those of the learner's batch, by the `id()` of an episode. A resumed run writes the same
+        file again, but for the seconds.
         """
-        is_due = step % self._config.log_episodes_every_steps == 0 or step + 1 == self._config.steps
-        if is_due and jax.process_index() == 0:  # every host has the same
+        if jax.process_index() == 0:  # every host has the same
             whole = next(filter(self.filler.is_valid, groups), None)
             lines = [
                 episode_to_json(
@@ -240,6 +246,7 @@ class Rollouts:
                     reward=group.rewards[place],
                     split=self._config.environments.name,
                     advantage=float(group_advantages(group.rewards)[place]) if self.filler.is_valid(group) else None,
+                    learner_logprobs=learner_logprobs.get(id(group.group[place]), ()),
                 )
                 for group in groups
                 for place in range(len(group.group) if group is whole else 1)

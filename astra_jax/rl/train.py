@@ -21,11 +21,12 @@ import jax.numpy as jnp
 import optax
 
 from astra_jax.checkpoints.checkpoint import TrainState
-from astra_jax.mesh.placement import in_force, in_memory, place_batch, segment_multiple
+from astra_jax.mesh.placement import in_force, in_memory, on_host, place_batch, segment_multiple
 from astra_jax.model.config import ModelConfig
 from astra_jax.model.logprobs import token_logprobs
 from astra_jax.model.qwen3 import Params, bind
-from astra_jax.rl.batch import RLBatch, make_rl_batch
+from astra_jax.model.sharding import constrain
+from astra_jax.rl.batch import RLBatch, by_episode, make_rl_batch
 from astra_jax.rl.config import RLConfig
 from astra_jax.rl.grpo_loss import Objective, objective_named
 from astra_jax.rl.held_out import HeldOut
@@ -94,25 +95,22 @@ def rl_step(
     objective: Objective,
     accumulation: int = 1,
     packing: bool = False,
-) -> tuple[Params, optax.OptState, dict[str, jax.Array]]:
+) -> tuple[Params, optax.OptState, dict[str, jax.Array], jax.Array]:
     """Make one optimiser update on one batch, computed in `accumulation` parts, if loss and gradients are finite.
 
-    With `packing`, parts without loss are skipped. Returns the step's metrics as well.
+    With `packing`, parts without loss are skipped. Returns the step's metrics, and the log-probs of the sampled tokens
+    before the update [B, T].
     """
     num_sampled = batch.loss_mask_BT.sum()  # of the whole batch: the mean is over tokens, not over parts
 
-    def loss_of(params: Params, part: RLBatch) -> tuple[jax.Array, jax.Array]:
-        loss, logprobs_BT = rl_loss(
-            params, part, model_config=model_config, objective=objective, num_sampled=num_sampled
-        )
-        difference_BT = jnp.abs(logprobs_BT - part.sampled_logprobs_BT) * part.loss_mask_BT
-        return loss, difference_BT.sum() / num_sampled
-
-    (loss, difference), gradients = loss_and_gradients(loss_of, params, batch, parts=accumulation, skips_empty=packing)
+    loss_of = functools.partial(rl_loss, model_config=model_config, objective=objective, num_sampled=num_sampled)
+    (loss, logprobs_BT), gradients = loss_and_gradients(loss_of, params, batch, parts=accumulation, skips_empty=packing)
     optimizer = make_optimizer(optimizer_config, steps)
     params, optimizer_state, metrics = update_if_finite(optimizer, loss, gradients, params, optimizer_state)
     # Sampler and learner compute the same policy by two programs; their difference shows whether ρ is noise.
-    return params, optimizer_state, metrics | {"mean_abs_logprob_difference": difference}
+    difference_BT = jnp.abs(logprobs_BT - batch.sampled_logprobs_BT) * batch.loss_mask_BT
+    metrics["mean_abs_logprob_difference"] = difference_BT.sum() / num_sampled
+    return params, optimizer_state, metrics, constrain(logprobs_BT, "batch", "sequence")
 
 
 def moments_on_host(state: TrainState) -> TrainState:
@@ -156,7 +154,7 @@ async def train_rl(
             state = moments_on_host(state)
         # A run that resumes from `state` fills the batch again: the state has no groups of an unfinished batch.
         groups, rolled_out = await run.unless_it_ends(state, rollouts.batch(state.params, step=step))
-        batch = make_rl_batch(
+        batch, placed = make_rl_batch(
             groups,
             length_bucket_tokens=config.length_bucket_tokens,
             pad_id=parts.tokenizer.pad_id,
@@ -168,7 +166,7 @@ async def train_rl(
         )
         rollout_seconds = time.monotonic() - started
         with in_force(parts.mesh):
-            params, optimizer_state, of_step = rl_step(
+            params, optimizer_state, of_step, logprobs_BT = rl_step(
                 state.params,
                 in_memory("device", state.optimizer_state),
                 place_batch(batch, len(batch.tokens_BT), parts.mesh),
@@ -192,7 +190,9 @@ async def train_rl(
             rollout_seconds=rollout_seconds,
             num_devices=1 if parts.mesh is None else parts.mesh.size,
         )
-        rollouts.log_episodes(step, shown)
+        if rollouts.is_logged(step):
+            episodes = [episode for group in groups for episode in group.group]
+            rollouts.log_episodes(step, shown, by_episode(on_host(logprobs_BT, parts.mesh), episodes, placed))
         if held_out is not None and held_out.is_due(state.step):
             state, metrics = await evaluated(held_out, state, metrics)
         run.end_step(state, metrics)

@@ -42,15 +42,15 @@ def sft_loss(
 ) -> tuple[jax.Array, jax.Array]:
     """Return the negative log-likelihood of the assistant's tokens, summed and divided by `num_loss_tokens`.
 
-    Returns its sums over the tokens of each of `KINDS` as well, not divided: parts of a batch and hosts add up.
+    Returns that of each token [B, T] as well, not divided.
     """
     qwen3 = bind(model_config, params)
     hidden_BTD = qwen3(batch.tokens_BT, batch.positions_BT, batch.segment_ids_BT)
     logprobs_BT = token_logprobs(
         hidden_BTD, qwen3.output_embedding, batch.targets_BT, batch.loss_mask_BT > 0, chunk_tokens=chunk_tokens
     )
-    weighted_BT = logprobs_BT * batch.loss_mask_BT
-    return -weighted_BT.sum() / num_loss_tokens, -_by_kind(weighted_BT, batch)
+    losses_BT = -logprobs_BT * batch.loss_mask_BT
+    return losses_BT.sum() / num_loss_tokens, losses_BT
 
 
 def _by_kind(values_BT: jax.Array, batch: SFTBatch) -> jax.Array:
@@ -85,11 +85,11 @@ def sft_step(
     loss_of = functools.partial(
         sft_loss, model_config=model_config, num_loss_tokens=num_loss_tokens, chunk_tokens=chunk_tokens
     )
-    (loss, loss_by_kind), gradients = loss_and_gradients(loss_of, params, batch, parts=accumulation)
+    (loss, losses_BT), gradients = loss_and_gradients(loss_of, params, batch, parts=accumulation)
     optimizer = make_optimizer(optimizer_config, steps)
     params, optimizer_state, metrics = update_if_finite(optimizer, loss, gradients, params, optimizer_state)
     has_loss_BT = batch.loss_mask_BT > 0
-    by_kind = {"loss_by_kind": loss_by_kind, "loss_tokens_by_kind": _by_kind(has_loss_BT, batch)}
+    by_kind = {"loss_by_kind": _by_kind(losses_BT, batch), "loss_tokens_by_kind": _by_kind(has_loss_BT, batch)}
     return params, optimizer_state, metrics | by_kind | {"loss_tokens": has_loss_BT.sum()}
 
 

@@ -28,26 +28,31 @@ def loss_and_gradients(
 
     Gradients are those of what a run learns: all parameters, or adapters alone. No row moves to another device. A
     loss that is a mean must divide by the number of tokens of the whole batch: a mean of the parts' means would
-    weigh short parts too much. `loss_of` returns the loss and further arrays, which are summed as well. With
-    `skips_empty` nothing is computed for a part that has no loss.
+    weigh short parts too much. `loss_of` returns the loss and a figure of each token [B, T] of its part. With
+    `skips_empty` nothing is computed for a part that has no loss, and its tokens have the figure 0.
+
+    Returns the loss and the tokens' figures, in the order of the batch, and the gradients.
     """
     of_learnt = learnt(params)
     of_part: Any = jax.value_and_grad(lambda learnt, part: loss_of(joined(params, learnt), part), has_aux=True)
     if parts == 1:
         return of_part(of_learnt, batch)
 
-    def add_part(total: tuple[Any, Params], part: Batch) -> tuple[tuple[Any, Params], None]:
-        def added() -> tuple[Any, Params]:
+    def add_part(total: tuple[Any, Params], part: Batch) -> tuple[tuple[Any, Params], jax.Array]:
+        def added() -> tuple[tuple[Any, Params], jax.Array]:
             pinned = jax.tree.map(lambda x_BT: constrain(x_BT, "batch", "sequence"), part)
-            return jax.tree.map(jnp.add, total, of_part(of_learnt, pinned))
+            (loss, figures_BT), gradients = of_part(of_learnt, pinned)
+            return jax.tree.map(jnp.add, total, (loss, gradients)), figures_BT
 
         if not skips_empty:
-            return added(), None
+            return added()
         has_loss = (part.loss_mask_BT > 0).any()  # type: ignore[attr-defined]  # both batches have one
-        return jax.lax.cond(has_loss, added, lambda: total), None
+        return jax.lax.cond(has_loss, added, lambda: (total, jnp.zeros(no_figures_BT.shape, no_figures_BT.dtype)))
 
     of_parts = jax.tree.map(lambda x_BT: x_BT.reshape(-1, parts, *x_BT.shape[1:]).swapaxes(0, 1), batch)
     # Zeros have no place by themselves: constrained, the sum that the scan carries lies where the parameters lie.
     shapes = jax.eval_shape(of_part, of_learnt, jax.tree.map(lambda x_PBT: x_PBT[0], of_parts))
-    losses, gradients = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
-    return jax.lax.scan(add_part, (losses, constrain_params(gradients)), of_parts)[0]
+    (_, no_figures_BT), _ = shapes
+    (loss, _), gradients = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
+    (loss, gradients), figures_PBT = jax.lax.scan(add_part, (loss, constrain_params(gradients)), of_parts)
+    return (loss, figures_PBT.swapaxes(0, 1).reshape(-1, figures_PBT.shape[-1])), gradients

@@ -95,10 +95,10 @@ def ours() -> Callable[[], None]:
             ScoredGroup(group, tuple(reward(episode.ledger.ids[PROMPT_TOKENS:]) for episode in group), seed)
             for group in groups
         ]
-        params, state, metrics = rl_step(
+        params, state, metrics, _ = rl_step(
             params,
             state,
-            make_rl_batch(scored, length_bucket_tokens=64, pad_id=0, episodes_per_row=GROUP_SIZE),
+            make_rl_batch(scored, length_bucket_tokens=64, pad_id=0, episodes_per_row=GROUP_SIZE)[0],
             model_config=config,
             optimizer_config=optimizer,
             steps=100,

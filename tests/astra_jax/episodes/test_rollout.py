@@ -57,7 +57,7 @@ def test_groups_come_back_in_the_order_they_were_submitted(groups):
 def test_sampled_logprobs_equal_the_learners_on_the_same_tokens(taught, groups):
     """Also those of tokens after tool responses, which entered the cache in one piece."""
     scored = [ScoredGroup(group, tuple(map(float, range(GROUP_SIZE))), 4) for group in groups]
-    batch = make_rl_batch(scored, length_bucket_tokens=128, pad_id=taught.tokenizer.pad_id)
+    batch, _ = make_rl_batch(scored, length_bucket_tokens=128, pad_id=taught.tokenizer.pad_id)
     objective = Objective(TEMPERATURE, clip_epsilon=0.2, chunk_tokens=128)
     _, learnt_BT = rl_loss(taught.params, batch, model_config=taught.model_config, objective=objective)
     is_sampled = np.asarray(batch.loss_mask_BT) > 0

@@ -106,7 +106,7 @@ def test_rows_are_those_of_the_batch_that_a_run_makes(episodes_per_row, packing,
         ScoredGroup([episode(prompt, response) for response in responses], (0.0, 1.0, 0.0, 1.0), 0)
         for prompt, responses in groups
     ]
-    batch = make_rl_batch(
+    batch, _ = make_rl_batch(
         scored,
         length_bucket_tokens=64,
         pad_id=0,

@@ -62,7 +62,11 @@ def a_line(environment: Environment, policy: str, rng: random.Random, advantage:
     episode.final_text, episode.seconds = f"The rent is {environment.answer}.", seconds
     split = "environments" if advantage else ("heldout", "heldout_tools")[environment.answer % 2]
     reward = episode_reward(episode)
-    return episode_to_json(episode, TOKENIZER, policy=policy, reward=reward, split=split, advantage=advantage)
+    sampled = [logprob for logprob, has in zip(ledger.sampled_logprobs, ledger.loss_mask, strict=True) if has]
+    learner = [logprob + rng.choice((-1, 1)) * 10 ** rng.uniform(-5, -0.5) for logprob in sampled] if advantage else ()
+    return episode_to_json(
+        episode, TOKENIZER, policy=policy, reward=reward, split=split, advantage=advantage, learner_logprobs=learner
+    )
 
 
 def say(ledger: TokenLedger, text: str, turn: int, rng: random.Random) -> None:

@@ -6,6 +6,7 @@ Needs `pip install -e '.[browser]'` and a Chromium, such as that of `apt-get ins
 from __future__ import annotations
 
 import json
+import math
 import re
 import shutil
 import subprocess
@@ -35,7 +36,7 @@ AXE = (Path(axe.__file__).parent / "axe.min.js").read_text(encoding="utf-8")
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 COUNT = 500
 FILTERS = ("policy", "split", "domain", "language", "stop", "error")
-OVERLAYS = ("source", "mask", "logprob", "version", "advantage")
+OVERLAYS = ("source", "mask", "logprob", "version", "advantage", "ratio", "difference")
 DESKTOP, PHONE = {"width": 1440, "height": 900}, {"width": 390, "height": 844}
 
 
@@ -173,7 +174,12 @@ def test_each_overlay_colours_the_sampled_tokens_by_its_own_value(opened, logged
     page.select_option("select[name=overlay]", overlay)
     episode = logged[is_open(page)]  # the group comes first
     assert episode.advantage
-    sampled = [token for token in episode.tokens if token.source == "model" and token.text]
+    of_model = [token for token in episode.tokens if token.source == "model"]
+    apart = {
+        token: learner - token.sampled_logprob
+        for token, learner in zip(of_model, episode.learner_logprobs, strict=True)
+    }
+    sampled = [token for token in of_model if token.text]
     strengths = page.locator("#detail .run.model i").evaluate_all(
         "all => all.map(i => i.style.getPropertyValue('--v'))"
     )
@@ -184,6 +190,8 @@ def test_each_overlay_colours_the_sampled_tokens_by_its_own_value(opened, logged
         "logprob": lambda token: min(1, -token.sampled_logprob / 4),
         "version": lambda token: (token.policy_version + 1) / (newest + 1),
         "advantage": lambda token: min(1, abs(episode.advantage) / 2),
+        "ratio": lambda token: min(1, abs(math.exp(apart[token]) - 1) / 0.2),
+        "difference": lambda token: max(0, min(1, 1 + math.log10(abs(apart[token])) / 6)),
     }[overlay]
     assert list(map(float, strengths)) == pytest.approx(list(map(expected, sampled)), abs=1e-3)
     colours = page.locator("#detail .run.model i").evaluate_all(

@@ -31,7 +31,7 @@ SHORT = an_episode([1], ([7], [-0.4], []))
 
 
 def test_the_data_of_a_token_stand_in_the_column_that_predicts_it():
-    batch = make_rl_batch([ScoredGroup([LONG, SHORT], (0.0, 1.0), 0)], length_bucket_tokens=4, pad_id=9)
+    batch, _ = make_rl_batch([ScoredGroup([LONG, SHORT], (0.0, 1.0), 0)], length_bucket_tokens=4, pad_id=9)
     expected = {
         "tokens_BT": [[1, 2, 3, 4, 5, 6, 9, 9], [1, 7, 9, 9, 9, 9, 9, 9]],
         "targets_BT": [[2, 3, 4, 5, 6, 9, 9, 9], [7, 9, 9, 9, 9, 9, 9, 9]],
@@ -58,7 +58,7 @@ OF_ONE_PROMPT = [
 def test_episodes_of_a_row_share_the_columns_of_their_prompt_but_for_its_last_token(multiple, columns):
     """It predicts the first token of each response, and so stands before each."""
     groups = [ScoredGroup(OF_ONE_PROMPT, (0.0, 1.0), 0)]
-    batch = make_rl_batch(
+    batch, _ = make_rl_batch(
         groups,
         length_bucket_tokens=12,
         pad_id=9,
@@ -106,7 +106,7 @@ def test_groups_that_make_no_batch_are_refused(groups, options, message):
 def test_rows_without_loss_fill_a_smaller_batch_up_to_the_shape_of_a_whole_one(episodes_per_row):
     groups = [ScoredGroup(OF_ONE_PROMPT, (0.0, 1.0), 0)]
     options = {"length_bucket_tokens": 4, "pad_id": 9, "episodes_per_row": episodes_per_row}
-    small, filled = make_rl_batch(groups, **options), make_rl_batch(groups, **options, num_rows=5)
+    (small, _), (filled, _) = make_rl_batch(groups, **options), make_rl_batch(groups, **options, num_rows=5)
     num_rows = len(small.tokens_BT)
     for name, rows, all_rows in zip(RLBatch._fields, small, filled, strict=True):
         if rows is None:

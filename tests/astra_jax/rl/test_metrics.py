@@ -90,7 +90,7 @@ def a_batch(episodes_per_row):
         ledger.append_given([8], [Source.TOOL], turn=1)
         episodes.append(Episode(environment, environment.tools, ledger, stop_reason="no_tool_call"))
     group = ScoredGroup(episodes, (0.0, 1.0), 0)
-    return make_rl_batch([group], length_bucket_tokens=16, pad_id=0, episodes_per_row=episodes_per_row)
+    return make_rl_batch([group], length_bucket_tokens=16, pad_id=0, episodes_per_row=episodes_per_row)[0]
 
 
 def test_a_step_has_figures_of_its_time_by_phase(untrained, monkeypatch):

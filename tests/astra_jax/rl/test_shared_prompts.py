@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from astra_jax.chat.format import Source
 from astra_jax.episodes.episode import Episode
 from astra_jax.episodes.ledger import TokenLedger
-from astra_jax.mesh.placement import place_batch
+from astra_jax.mesh.placement import on_host, place_batch
 from astra_jax.model.sharding import MeshConfig, make_mesh, param_shardings
-from astra_jax.rl.batch import make_rl_batch, packed_rows
+from astra_jax.rl.batch import by_episode, make_rl_batch, packed_rows
 from astra_jax.rl.batch_filling import ScoredGroup
 from astra_jax.rl.grpo_loss import Objective
 from astra_jax.rl.train import rl_loss
@@ -63,7 +63,7 @@ def batches(groups):
             num_rows=8 // episodes_per_row,
             packed_parts=packed_parts,
             optional_columns=optional_columns,
-        )
+        )[0]
 
     return batch
 
@@ -121,6 +121,21 @@ def test_they_are_the_same_over_a_mesh_of_eight_devices(untrained, batches, loss
     assert_the_same(found, expected, relative=2e-6)  # products are summed over devices
 
 
+@pytest.mark.parametrize("layout", [{}, {"episodes_per_row": 2}, {"episodes_per_row": 2, "packed_parts": 2}])
+@pytest.mark.parametrize("context", [0, 2])
+def test_figures_of_tokens_are_found_again_by_episode(groups, layout, context):
+    mesh = make_mesh(MeshConfig(fsdp=4, context=context)) if context else None
+    bucket = 512 if "packed_parts" in layout else 64
+    batch, placed = make_rl_batch(groups, length_bucket_tokens=bucket, pad_id=0, num_rows=8, **layout)
+    logprobs_BT = on_host(place_batch(batch, 8, mesh).sampled_logprobs_BT, mesh)
+    episodes = [episode for group in groups for episode in group.group]
+    found = by_episode(logprobs_BT, episodes, placed)
+    for episode in episodes:
+        ledger = episode.ledger
+        sampled = [logprob for logprob, has in zip(ledger.sampled_logprobs, ledger.loss_mask, strict=True) if has]
+        np.testing.assert_array_equal(found[id(episode)], np.float32(sampled))
+
+
 def test_parts_that_packing_leaves_empty_are_not_computed_and_change_nothing(untrained, batches):
     packed = batches(1, 1, 8, bucket_tokens=256)
     has_loss = [bool((packed.loss_mask_BT[part::8] > 0).any()) for part in range(8)]
@@ -134,14 +149,22 @@ def test_parts_that_packing_leaves_empty_are_not_computed_and_change_nothing(unt
         of_part, logprobs_BT = rl_loss(
             params, part, model_config=model_config, objective=OBJECTIVE, num_sampled=num_sampled
         )
-        return of_part / (part.loss_mask_BT > 0).any(), jnp.abs(logprobs_BT).sum()
+        return of_part / (part.loss_mask_BT > 0).any(), logprobs_BT
 
-    in_parts = jax.jit(functools.partial(accumulation.loss_and_gradients, loss_of, parts=8, skips_empty=True))
+    def added_up(of_batch):
+        (loss, logprobs_BT), gradients = of_batch
+        return loss, np.abs(logprobs_BT).sum(dtype=np.float64), gradients
+
+    compute = jax.jit(functools.partial(accumulation.loss_and_gradients, loss_of, parts=8, skips_empty=True))
+
+    def in_parts(*given):
+        return added_up(compute(*given))
+
     found = in_parts(untrained.params, packed)
     # Summed over episodes in float64: two sums in float32 differ by more than each is off.
     of_episode = jax.jit(jax.value_and_grad(loss_of, has_aux=True))
     rows = [jax.tree.map(lambda x, row=row: x[row : row + 1], batches(1)) for row in range(8)]
-    of_episodes = [jax.tree.map(np.float64, of_episode(untrained.params, row)) for row in rows]
+    of_episodes = [jax.tree.map(np.float64, added_up(of_episode(untrained.params, row))) for row in rows]
     expected = jax.tree.map(lambda *each: sum(each), *of_episodes)
     assert_the_same(found, expected)
     without_one = in_parts(untrained.params, packed._replace(loss_mask_BT=packed.loss_mask_BT.at[0].set(0)))

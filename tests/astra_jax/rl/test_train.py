@@ -115,6 +115,11 @@ def test_a_run_logs_episodes_with_their_token_ids_and_its_report_shows_them(fini
     assert all(count == 1 for _, count in others)
     assert sum(each.advantage for each in logged if each.environment_id == whole) == pytest.approx(0, abs=1e-5)
     assert all(episode.seconds for episode in logged)
+    (of_learner,) = {bool(episode.learner_logprobs) for episode in logged if episode.environment_id == whole}
+    assert of_learner, "the whole group was learnt from"
+    for episode in logged:
+        sampled = [token.sampled_logprob for token in episode.tokens if token.source == "model"]
+        assert not episode.learner_logprobs or episode.learner_logprobs == pytest.approx(sampled, abs=2e-5)
     for path, name in ((first, "step 0"), (last, "step 2")):
         for episode in read_episodes(path):
             assert episode.policy == name
@@ -130,9 +135,10 @@ async def test_a_step_that_is_not_finite_is_not_applied_but_told_of(config, taug
     made = []
 
     def make(*arguments, **options):
-        batch = make_rl_batch(*arguments, **options)
+        batch, placed = make_rl_batch(*arguments, **options)
         made.append(batch)
-        return batch._replace(sampled_logprobs_BT=batch.sampled_logprobs_BT - np.inf) if len(made) == 1 else batch
+        spoilt = batch._replace(sampled_logprobs_BT=batch.sampled_logprobs_BT - np.inf)
+        return spoilt if len(made) == 1 else batch, placed
 
     make_rl_batch = train.make_rl_batch
     monkeypatch.setattr(train, "make_rl_batch", make)
