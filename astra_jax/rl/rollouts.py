@@ -6,6 +6,7 @@ Groups that wait between two updates are part of the state of a run, so that a r
 from __future__ import annotations
 
 import dataclasses
+import json
 import random
 import sys
 from collections import Counter
@@ -24,6 +25,7 @@ from astra_jax.episodes.rewards import earned
 from astra_jax.episodes.rollout import Group, RolloutEngine, Start, none_can_run
 from astra_jax.episodes.saved import restored_episode, saved_episode
 from astra_jax.episodes.tool_mixing import mix_tools
+from astra_jax.mesh.hosts import gather_bytes_from_hosts
 from astra_jax.mesh.layouts import laid_out_for_decoding
 from astra_jax.mesh.placement import in_force
 from astra_jax.model.config import Params
@@ -154,7 +156,9 @@ class Rollouts:
             with in_force(self._mesh):
                 while not filler.is_full and filling.num_rollouts < self._config.max_rollouts_per_step:
                     await self._roll_out(weights, step)
-        filling.errors += service_errors(sandbox.service_errors, errors_before)
+        own_errors = service_errors(sandbox.service_errors, errors_before)
+        for of_host in gather_bytes_from_hosts(json.dumps(own_errors).encode()):  # each has a client of its own
+            filling.errors += Counter(json.loads(of_host))
         if not filler.buffer:
             raise self._stalled(before, step)
         if not filler.is_full:
