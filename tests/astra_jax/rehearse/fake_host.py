@@ -47,6 +47,7 @@ def main() -> None:
     shift = int(fault == "skips" and bool(lines))
     for step in range(len(lines), STEPS):
         lines.append({"step": step, "loss": 1 + state / 7, "grad_norm": 1.0, "tokens": 100 + step + shift})
+        lines[-1]["seconds"] = 0.3
         state += lines[-1]["loss"]
         text = "".join(json.dumps(line) + "\n" for line in lines)
         metrics.write_text(text)
