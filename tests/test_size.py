@@ -62,7 +62,7 @@ LINES = {
     "astra_jax/model": 2_440,
     "astra_jax/plan": 2_120,
     "astra_jax/recipes": 1_240,
-    "astra_jax/rehearse": 790,
+    "astra_jax/rehearse": 780,
     "astra_jax/report": 1_480,
     "astra_jax/rl": 1_730,
     "astra_jax/serve": 1_110,

@@ -188,7 +188,7 @@ def place_batch(batch: Batch, num_rows: int, mesh: Mesh | None) -> Batch:
 
 
 def on_host(x_BT: jax.Array, mesh: Mesh | None) -> np.ndarray:
-    """Return the figures of a placed batch's tokens, in the order that they had before; all hosts call it."""
+    """Return an array [B, T] of a placed batch, its columns in the order before `place_batch`. All hosts call it."""
     if mesh is None:
         return np.asarray(x_BT)
     whole_BT = multihost_utils.process_allgather(x_BT, tiled=True)

@@ -25,7 +25,7 @@ from synthesis.records import Environment, RewardAxes, Task, TaskScores, Traject
 from synthesis.run.places import publish, stage_of
 
 BUCKET: Final = "gs://bucket"
-_RL_STEPS: Final = 7  # a signal is heard up to a step later, and two jobs are ended by one
+_RL_STEPS: Final = 7  # two jobs are ended by a signal, which takes up to a step
 _SFT_STEPS: Final = 10  # which take less time, and end before a signal comes
 _ROW_TOKENS: Final = 512
 _GROUP_SIZE: Final = 4
