@@ -1,6 +1,6 @@
 """The hosts of a run: they join before anything else touches JAX, end together, and share a disk.
 
-Decided: docs/decisions/hosts.md, “JAX ends all hosts 30 seconds after one is gone”.
+Decided: docs/decisions/hosts.md, “All hosts end 30 seconds after one is gone”.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ T = TypeVar("T")
 
 _END_WITHIN_MS = 5000
 """Milliseconds in which hosts that fail for the same reason all do so."""
-_HEARTBEAT_SECONDS = 30
-"""Seconds without a sign of life after which JAX takes a host for gone and ends all others; its default is 100."""
+_HEARTBEAT_SECONDS = 60
+"""Seconds after which JAX aborts all hosts of which one is gone, if no `HostWatch` has ended them before."""
 _PIECE_BYTES = 1 << 20
 _SHARED_WITHIN_SECONDS = 5.0
 """Seconds after which a network disk certainly shows a new file to other hosts."""
@@ -61,6 +61,11 @@ def host_goes_on() -> None:
     """Note that this host goes on: one that does not when all others do is named, after a while, by all of them."""
     for watch in _watches:
         watch.step()
+
+
+def stood_still_seconds() -> float:
+    """Return for how long this host's process has not run since the job began: stopped, or without a core."""
+    return sum(watch.still_seconds for watch in _watches)
 
 
 def join_hosts() -> None:
@@ -110,8 +115,7 @@ def _announced_by_environment() -> dict[str, Any]:
 def ending_with_other_hosts() -> Iterator[None]:
     """End a failed host soon, where JAX alone would wait 300 s for the other hosts. Every host calls it.
 
-    Hosts that wait in a computation for one that is gone are ended by JAX after its heartbeats have stopped, and those
-    that wait for one that lives and does nothing by a `HostWatch`.
+    Hosts that wait in a computation or a save for one that is gone, or that does nothing, are ended by a `HostWatch`.
 
     Raises:
         HostFailed: a computation of all hosts has failed because one is gone.

@@ -59,7 +59,8 @@ def time_metrics(
     the whole wait of an episode of this host for its tools. Sampled tokens per second are over the rollouts, learnt
     ones over the update; `mfu` is of the learner, if the device's peak is known. Of several hosts, `slowest_host` is
     the one that waited least for the others, before calls of the decoder or after its own last one (absent in a step
-    without rollouts), and `held_up_seconds` is how much longer another one waited.
+    without rollouts), and `held_up_seconds` is how much longer another one waited. Seconds in which a host did not run,
+    because it was stopped or had no core, are taken from its waiting.
     """
     seconds = time.monotonic() - started
     learn_seconds, decode_seconds = seconds - rollout_seconds, filling.decode_seconds
@@ -72,7 +73,7 @@ def time_metrics(
         **{name: round(value, 3) for name, value in quantiles("tool_seconds", filling.tool_seconds).items()},
         **({"useful_row_steps_share": round(filling.useful_row_steps, 4)} if filling.useful_row_steps else {}),
         "decode_seconds": round(decode_seconds, 3),
-        **_waits(filling.waited_seconds),
+        **_waits(filling.waited_seconds, filling.still_seconds),
         "rollout_seconds": round(rollout_seconds, 3),
         "learn_seconds": round(learn_seconds, 3),
         "other_share": round(1 - (decode_seconds + learn_seconds) / seconds, 4),
@@ -127,12 +128,13 @@ def filling_metrics(batch: Sequence[ScoredGroup[Group]], rollouts: Rollouts, *, 
     }
 
 
-def _waits(waited_seconds: float) -> dict[str, float]:
+def _waits(waited_seconds: float, still_seconds: float) -> dict[str, float]:
     if jax.process_count() == 1:
         return {}
-    waited_H = gather_from_hosts(np.array(waited_seconds))
+    waited_H, still_H = gather_from_hosts(np.array([waited_seconds, still_seconds])).T
+    lead_H = waited_H - still_H
     return {
         "hosts_seconds": round(waited_seconds, 3),
-        **({"slowest_host": int(waited_H.argmin())} if waited_H.any() else {}),
-        "held_up_seconds": round(float(waited_H.max() - waited_H.min()), 3),
+        **({"slowest_host": int(lead_H.argmin())} if waited_H.any() else {}),
+        "held_up_seconds": round(float(lead_H.max() - lead_H.min()), 3),
     }

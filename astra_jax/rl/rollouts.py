@@ -25,7 +25,7 @@ from astra_jax.episodes.rewards import earned
 from astra_jax.episodes.rollout import Group, RolloutEngine, Start, none_can_run
 from astra_jax.episodes.saved import restored_episode, saved_episode
 from astra_jax.episodes.tool_mixing import mix_tools
-from astra_jax.mesh.hosts import gather_bytes_from_hosts
+from astra_jax.mesh.hosts import gather_bytes_from_hosts, stood_still_seconds
 from astra_jax.mesh.layouts import laid_out_for_decoding
 from astra_jax.mesh.placement import in_force
 from astra_jax.model.config import Params
@@ -56,6 +56,8 @@ class Filling:
     """Seconds that each episode of this host with a tool call waited for its tools."""
     loads: list[Load] = field(default_factory=list)
     """Load of the decoder in each rollout."""
+    still_before: float = field(default_factory=stood_still_seconds)
+    """Seconds for which this host had not run when the step began."""
 
     @property
     def decode_seconds(self) -> float:
@@ -66,6 +68,11 @@ class Filling:
     def waited_seconds(self) -> float:
         """Seconds in which this host waited for others, before calls of the decoder or after its own last one."""
         return sum(load.waited_seconds + load.left_seconds for load in self.loads)
+
+    @property
+    def still_seconds(self) -> float:
+        """Seconds of this step until now in which this host's process did not run."""
+        return stood_still_seconds() - self.still_before
 
     @property
     def useful_row_steps(self) -> float:

@@ -132,7 +132,8 @@ def test_of_several_hosts_the_one_that_the_others_wait_for_is_named(untrained, m
         SimpleNamespace(row_steps=64, sampled_tokens=56, call_seconds=4.5, waited_seconds=0.75, left_seconds=0.5)
     ] * 2
     monkeypatch.setattr(jax, "process_count", lambda: 3)
-    monkeypatch.setattr(rl_metrics_module, "gather_from_hosts", lambda own: np.array([own, 0.25, 4.0]))
+    others = [[0.25, 0.0], [4.0, 0.0]]
+    monkeypatch.setattr(rl_metrics_module, "gather_from_hosts", lambda own: np.array([own, *others]))
     filling = Filling(sampled_tokens=[30, 70], loads=loads)  # type: ignore[arg-type]
     found = time_metrics(
         a_batch(1),
@@ -143,13 +144,18 @@ def test_of_several_hosts_the_one_that_the_others_wait_for_is_named(untrained, m
         num_devices=2,
     )
     assert (found["decode_seconds"], found["hosts_seconds"]) == (7.5, 2.5)
-    assert (found["slowest_host"], found["held_up_seconds"]) == (1, 3.75)
+    assert (found["slowest_host"], found["held_up_seconds"]) == (1, pytest.approx(3.75, abs=0.01))
     line = found | {"compile_seconds": 0, "save_seconds": 0, "restore_seconds": 0, "ended_unix_seconds": 100}
     shares = goodput([line])
     assert shares["hosts"] == pytest.approx(2.5 / 20, abs=1e-3)
     assert shares["tools"] == pytest.approx((12.5 - 7.5 - 2.5) / 20, abs=1e-3)
     assert sum(shares.values()) == pytest.approx(1)
-    monkeypatch.setattr(rl_metrics_module, "gather_from_hosts", lambda _: np.zeros(3))
+    others = [[0.25, 0.0], [4.0, 4.5]]  # the last was stopped while it waited
+    stopped = time_metrics(
+        a_batch(1), filling, untrained.model_config, started=time.monotonic() - 20, rollout_seconds=12, num_devices=2
+    )
+    assert (stopped["slowest_host"], stopped["held_up_seconds"]) == (2, pytest.approx(3.0, abs=0.01))
+    monkeypatch.setattr(rl_metrics_module, "gather_from_hosts", lambda _: np.zeros((3, 2)))
     still = time_metrics(
         a_batch(1), Filling(), untrained.model_config, started=time.monotonic() - 2, rollout_seconds=1, num_devices=2
     )
