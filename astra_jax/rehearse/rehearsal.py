@@ -1,7 +1,8 @@
-"""The life of a pod, rehearsed on this machine: each hardship is a job of N hosts, and a row of a table.
+"""The life of a pod, rehearsed on this machine: each hardship of a job of N hosts is a row of a table.
 
-The hosts are processes with fake devices, and have no common disk but an emulated bucket. Each row compares losses and
-data of its job, and of the command that goes on after it, with those of an undisturbed job.
+The hosts are processes with fake devices, and have no common disk but an emulated bucket. One job is killed and moved
+from machine to machine, another is slow and loses its sandbox and its bucket. Each row compares losses and data with
+those of an undisturbed job.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+import jax
 import numpy as np
 
 from astra_jax.errors import AstraError
@@ -34,12 +36,16 @@ from astra_jax.rl.config import RLConfig
 from sandbox.client import SandboxClient
 
 _END_SECONDS: Final = 90.0
-"""Seconds in which all hosts must have ended after one is lost: JAX's heartbeats take 30 of them."""
+"""Seconds in which all hosts must have ended after one is lost: the others wait 30 of them for a sign of it."""
 _RUN_SECONDS: Final = 900.0
-_XLA_FLAGS: Final = "--xla_backend_optimization_level=0"  # tiny programs compile for longer than they compute
+_XLA_FLAGS: Final = "--xla_backend_optimization_level=0" + (
+    " --xla_cpu_use_fusion_emitters=false" if jax.__version_info__ < (0, 11) else ""
+)
+"""Tiny programs compile for longer than they compute; up to JAX 0.10 half of that is in emitters of fusions."""
 _DEVICES_PER_HOST: Final = 2  # at least: `hosts_of_job`
-_STOP_AND_GO: Final = ((signal.SIGSTOP, 1.5), (signal.SIGCONT, 0.5))
+_STOP_AND_GO: Final = ((signal.SIGSTOP, 1.0), (signal.SIGCONT, 0.5))
 """Signals to a slow host, each with the seconds after it."""
+_SLOW_STEPS: Final = 2
 _TOLERANCE: Final = 1e-3
 """Relative difference of losses on another mesh, where sums have another order."""
 
@@ -135,6 +141,9 @@ class Pod:
     reference: list[Step] = field(default_factory=list)
     patience_seconds: float = 15.0
     """Seconds without progress after which hosts are to end: nothing in an undisturbed job takes so long."""
+    jobs: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
+    """Ends jobs that go on from one row to the next."""
+    hard: Job | None = None
     steps_made: int = 0
     """Steps of the job that moves from machine to machine."""
     step_seconds: float = math.nan
@@ -161,6 +170,13 @@ class Pod:
             command, devices_per_host=devices, variables_H=variables, logs_H=logs, xla_flags=_XLA_FLAGS
         ) as processes:
             yield Job(processes, logs, folders[0] / "stage" / "gs" / "bucket" / name)
+
+    def hardships(self) -> Job:
+        """Return the job that is slow, then has no sandbox, then no bucket; the first row that asks starts it."""
+        if self.hard is None:
+            self.hard = self.jobs.enter_context(self.job("hardships"))
+            self.hard.come_to(1)
+        return self.hard
 
     def alike(self, job: Job, tolerance: float = 0.0, *, is_whole: bool = False) -> str:
         """Say how near the steps of a job have come to those of the undisturbed one.
@@ -231,19 +247,17 @@ class Pod:
         return self.alike(self.whole_run("life", "third", moves=True), _TOLERANCE, is_whole=True)
 
     def slow(self) -> str:
-        slow = 1  # the last of many may have no episode to be late with
-        with self.job("slow") as job:
-            job.come_to(1)
-            while any(process.poll() is None for process in job.processes):
-                for signum, seconds in _STOP_AND_GO:
-                    job.processes[slow].send_signal(signum)
-                    time.sleep(seconds)
-            alike = self.whole(job)
-            lines = read_metrics(job.run / "metrics.jsonl")[1:]
-            found = [line["slowest_host"] for line in lines if "slowest_host" in line]
-            if 2 * found.count(slow) <= len(found):
-                raise job.fault(0, f"names as slowest {found}, expected host {slow}")
-            return f"named in {found.count(slow)} of {len(found)} steps; {alike}"
+        slow, job = 1, self.hardships()  # the last of many may have no episode to be late with
+        while len(job.steps()) <= _SLOW_STEPS and all(process.poll() is None for process in job.processes):
+            for signum, seconds in _STOP_AND_GO:
+                job.processes[slow].send_signal(signum)
+                time.sleep(seconds)
+        job.come_to(_SLOW_STEPS + 1)
+        lines = read_metrics(job.run / "metrics.jsonl")[1:]
+        found = [line["slowest_host"] for line in lines if "slowest_host" in line]
+        if 2 * found.count(slow) <= len(found):
+            raise job.fault(0, f"names as slowest {found}, expected host {slow}")
+        return f"named in {found.count(slow)} of {len(found)} steps; {self.alike(job)}"
 
     def idle(self) -> str:
         with self.job("idle", called="localhost") as job:
@@ -259,27 +273,25 @@ class Pod:
 
     def without_sandbox(self) -> str:
         assert self.sandbox is not None
-        with self.job("sandbox") as job:
-            job.come_to(1)
-            self.sandbox.stop()
-            time.sleep(2 * self.step_seconds)  # in which each job makes calls
-            self.sandbox.start()
-            alike = self.whole(job)
-            if not (again := sum(metric_totals(job.run / "metrics.jsonl", "service_errors").values())):
-                raise job.fault(0, "made no call while the sandbox was away")
-            return f"{again:.0f} attempts failed and were made again; {alike}"
+        job = self.hardships()
+        self.sandbox.stop()
+        time.sleep(2 * self.step_seconds)  # in which each job makes calls
+        self.sandbox.start()
+        job.come_to(len(job.steps()) + 1)
+        if not (again := sum(metric_totals(job.run / "metrics.jsonl", "service_errors").values())):
+            raise job.fault(0, "made no call while the sandbox was away")
+        return f"{again:.0f} attempts failed and were made again; {self.alike(job)}"
 
     def without_bucket(self) -> str:
-        with self.job("bucket") as job:
-            job.come_to(1)
-            self.bucket.faults.unavailable = 1.0
-            time.sleep(self.outage_seconds)
-            self.bucket.faults.unavailable = 0.0
-            job.end((0, 1, -signal.SIGABRT))
-            if ended := [log for log in job.logs if "astra: " in log.read_text()]:
-                with self.job("bucket") as job:
-                    return f"{len(ended)} hosts ended in one line; the next command: {self.whole(job)}"
-            return f"{self.bucket.faults.injected} requests failed, and it went on; {self.whole(job)}"
+        job = self.hardships()
+        self.bucket.faults.unavailable = 1.0
+        time.sleep(self.outage_seconds)
+        self.bucket.faults.unavailable = 0.0
+        job.end((0, 1, -signal.SIGABRT))
+        if ended := [log for log in job.logs if "astra: " in log.read_text()]:
+            with self.job("hardships") as job:
+                return f"{len(ended)} hosts ended in one line; the next command: {self.whole(job)}"
+        return f"{self.bucket.faults.injected} requests failed, and it went on; {self.whole(job)}"
 
 
 class Sandbox:
@@ -336,6 +348,7 @@ def rehearse(file: Path, overrides: Sequence[str], *, hosts: int, out: Path, out
             out,
             outage_seconds=outage_seconds,
         )
+        stack.enter_context(pod.jobs)
         rows = [
             (f"undisturbed: {hosts} hosts, {shown(here)}", pod.undisturbed),
             ("a host is killed", pod.killed),

@@ -105,7 +105,7 @@ def small_overrides(config: SFTConfig | RLConfig, most_shards: int) -> list[str]
         values |= {"environments": f"{BUCKET}/environments", "steps": _RL_STEPS, "log_episodes_every_steps": 1}
         values |= {"group_size": _GROUP_SIZE, "groups_per_step": groups, "groups_per_rollout": at_once}
         values |= {"episodes_per_row": sharing, "length_bucket_tokens": _ROW_TOKENS}
-        values |= {"rollout.max_prompt_tokens": 256, "rollout.max_response_tokens": 160, "rollout.max_turns": 6}
+        values |= {"rollout.max_prompt_tokens": 256, "rollout.max_response_tokens": 96, "rollout.max_turns": 6}
         values |= {"rollout.reproducible": True}  # else a late tool may tip a rounding
         # The tiny environments have a certificate, but are solved without skill.
         values |= {} if config.max_attack_f1 is None else {"max_attack_f1": 1.0}
