@@ -157,6 +157,7 @@ class MadeUpBatches(SFTBatches):
         """Take the settings of the draws; the first row is drawn when it is asked for."""
         assert config.steps is not None
         self._config, self._steps, self._tokenizer = config, config.steps, tokenizer
+        self._held_out = []  # each row is new
         # A step's batch is asked for by the thread that makes it, and its lengths by the one that counts them.
         self._rows = lru_cache(maxsize=64)(self._draw_rows)
 

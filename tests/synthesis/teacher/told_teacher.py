@@ -6,7 +6,6 @@ import json
 
 from synthesis.procedural.teacher import answer_to
 from synthesis.prompts.agent_turn import TakeTurn
-from synthesis.prompts.decompositions import WriteQAInstance
 from synthesis.prompts.judges import Judgements, JudgeTogether, NumberedJudgement
 from synthesis.teacher.calls import REPAIR
 from synthesis.teacher.openai import OpenAITeacher
@@ -53,10 +52,6 @@ class ToldTeacher(OpenAITeacher):
     async def _reply(self, request, seed, **options):
         self.replies[name_of_call(request.messages(), seed)] = reply_of(request, seed)
         return await super()._reply(request, seed, **options)
-
-    def _require_answer(self, request, reply):
-        if not isinstance(request, WriteQAInstance):  # the names of the embedded teacher's worlds begin as they like
-            super()._require_answer(request, reply)
 
 
 def told(replies: dict[str, dict], body: dict) -> dict:
