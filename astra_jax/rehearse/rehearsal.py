@@ -93,13 +93,17 @@ class Job:
             found.append(Step(line["loss"], line["grad_norm"], data))
         return found
 
+    def require_running(self) -> None:
+        """Raise NotHeld if a host has ended."""
+        for host, process in enumerate(self.processes):
+            if process.poll() is not None:
+                raise self.fault(host, f"ended with {process.returncode} after {len(self.steps())} steps")
+
     def come_to(self, steps: int) -> None:
         """Wait until so many steps are written down."""
         deadline = time.monotonic() + _RUN_SECONDS
         while len(read_metrics(self.run / "metrics.jsonl")) < steps:
-            for host, process in enumerate(self.processes):
-                if process.poll() is not None:
-                    raise self.fault(host, f"ended with {process.returncode} before step {steps}")
+            self.require_running()
             if time.monotonic() > deadline:
                 raise self.fault(0, f"did not come to step {steps} in {_RUN_SECONDS:.0f} s")
             time.sleep(0.01)
@@ -284,6 +288,7 @@ class Pod:
 
     def without_bucket(self) -> str:
         job = self.hardships()
+        job.require_running()
         self.bucket.faults.unavailable = 1.0
         time.sleep(self.outage_seconds)
         self.bucket.faults.unavailable = 0.0
@@ -291,6 +296,8 @@ class Pod:
         if ended := [log for log in job.logs if "astra: " in log.read_text()]:
             with self.job("hardships") as job:
                 return f"{len(ended)} hosts ended in one line; the next command: {self.whole(job)}"
+        if not self.bucket.faults.injected:
+            raise job.fault(0, "asked nothing of the bucket while it failed")
         return f"{self.bucket.faults.injected} requests failed, and it went on; {self.whole(job)}"
 
 

@@ -31,7 +31,8 @@ def rehearsed(tmp_path, monkeypatch) -> Callable[[str], dict[str, Row]]:
     def rows(fault: str) -> dict[str, Row]:
         command = ["-m", "tests.astra_jax.rehearse.fake_host", str(tmp_path / "there"), fault]
         here, there = (2, 1, []), (3, 1, [])
-        pod = Pod(command, here, there, Bucket("http://127.0.0.1:1", Faults()), tmp_path / "out", outage_seconds=0.1)
+        bucket = Bucket("http://127.0.0.1:1", Faults(injected=1))  # which a fake host does not ask
+        pod = Pod(command, here, there, bucket, tmp_path / "out", outage_seconds=0.1)
         methods = (pod.undisturbed, pod.killed, pod.moved, pod.elsewhere, pod.without_bucket)
         return {row.what: row for row in table((method.__name__, method) for method in methods)}
 
@@ -58,6 +59,17 @@ def test_a_run_that_does_not_is_told_of_with_its_log(rehearsed, tmp_path, fault,
     assert [what for what, row in rows.items() if not row.held] == not_held, rows
     assert told in rows["killed"].seen
     assert f"{tmp_path}/out/life/first_" in rows["killed"].seen
+
+
+def test_a_job_that_ended_before_the_bucket_failed_shows_nothing_of_it(tmp_path):
+    ended = subprocess.Popen([sys.executable, "-c", ""], text=True)
+    ended.wait()
+    log = tmp_path / "0.log"
+    log.write_text("astra: HostFailed: for another reason\n")
+    pod = Pod([], (1, 1, []), (1, 1, []), Bucket("http://127.0.0.1:1", Faults()), tmp_path, outage_seconds=0)
+    pod.hard = Job([ended], [log], tmp_path)
+    with pytest.raises(NotHeld, match="ended with 0 after 0 steps"):
+        pod.without_bucket()
 
 
 def test_nothing_is_compared_with_a_run_that_has_failed(capsys):
