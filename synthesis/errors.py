@@ -10,7 +10,7 @@ SynthesisError
 │   └── MadeOtherwise        an earlier result there has another config, inputs or code
 ├── AnotherRun               another run is at work in the same folder                                        usage
 ├── PlaceUnusable            a bucket cannot be read or written
-├── TakenOver                a later run has begun in the same place of a bucket
+├── TakenOver                a later command has begun in the same place of a bucket
 ├── RecordDirectoryError     a record directory is missing, damaged or of another kind
 ├── ExportImpossible         records have no form in the requested format
 ├── MessageRefused           a message or tool in OpenAI's form cannot be taken as it is

@@ -24,7 +24,7 @@ from astra_jax.errors import AstraError, UsageError
 from astra_jax.training.termination import Interruption, Terminated, name_of
 from sandbox.errors import SandboxError
 from synthesis.errors import SynthesisError
-from synthesis.run.places import fetch, published, stage_of
+from synthesis.run.places import TakenOver, fetch, published, stage_of
 
 EXIT_FAILED, EXIT_USAGE = 1, 2
 _WRITTEN = ("out", "destination", "directory", "folder")
@@ -70,7 +70,8 @@ def _run(arguments: Sequence[str] | None) -> int:
         except BrokenPipeError:
             raise
         except Exception as error:
-            if interruption.signum is not None:  # the signal is the cause
+            # The signal is the cause, unless it was sent because a later command has begun in the same place.
+            if interruption.signum is not None and not isinstance(error, TakenOver):
                 return _interrupted(interruption.signum, options.after_signal)
             failure = _exit_code(error)
             if failure is None:

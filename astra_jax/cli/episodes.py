@@ -38,7 +38,7 @@ from sandbox.client import AsyncSandboxClient
 from synthesis.record_io import RecordSource, require_records
 from synthesis.records import Environment, JsonObject
 from synthesis.run.destination import require_destination
-from synthesis.run.places import published
+from synthesis.run.places import claim, published
 
 
 def evaluate(options: argparse.Namespace) -> None:
@@ -50,6 +50,7 @@ def evaluate(options: argparse.Namespace) -> None:
 
 def _evaluate(options: argparse.Namespace, config: EvaluationConfig) -> None:
     require_destination(config.out, EVALUATION)
+    claim(config.out)
     mesh = sampling_mesh(options.data_parallel_size, options.tensor_parallel_size)
     record = open_evaluation(config, baseline=options.baseline, dtype=options.dtype)
     if record.figures is not None:

@@ -16,7 +16,7 @@ from sandbox.local import local_sandbox
 from synthesis.procedural.teacher import ProceduralTeacher
 from synthesis.run.destination import Result, require_destination
 from synthesis.run.lock import run_lock
-from synthesis.run.places import published
+from synthesis.run.places import claim, published
 from synthesis.stage import StageReport
 from synthesis.teacher.config import OpenAITeacherConfig, replies_beside
 from synthesis.teacher.openai import OpenAITeacher
@@ -31,12 +31,13 @@ _T = TypeVar("_T")
 def lock_beside(
     out: Path, result: Result, sources: Iterable[Path] = (), journals: Iterable[Path] = ()
 ) -> Iterator[None]:
-    """Hold the lock of a folder that is replaced as a whole, a file beside it; publish folder and journals.
+    """Hold the lock of a folder that is replaced as a whole, a file beside it; claim and publish folder and journals.
 
     Raises:
         DestinationRefused: `out` holds something else than an earlier `result`.
         AnotherRun: as `run_lock`.
         PlaceUnusable: as `published`.
+        TakenOver: as `published`.
     """
     beside = (rejected_beside(out), work_directory_of(out), replies_beside(out), listing_beside(out))
     with published(out, *beside, *journals):
@@ -44,6 +45,7 @@ def lock_beside(
         # Beside it, as the folder is replaced whole; resolved, so that two names of one folder have one lock.
         out = out.resolve()
         with run_lock(out.with_name(f"{out.name}.lock")):
+            claim(out)
             yield
 
 

@@ -13,8 +13,9 @@ with all its work; any other file is the bucket's. The checksums of that time ar
 bucket as `.astra-published.json`.
 
 A bucket has no rename and no lock, and a list of its objects may lag behind. A reader must not see half of a result:
-its manifest is removed before its files change, and written after them. Of two runs in one place the later one wins:
-`Claim`. A file that a list and the last publisher's checksums tell differently is asked for by its name.
+its manifest is removed before its files change, and written after them. Of two commands in one place the later one
+wins: `claim`, and `Claim` in training. A file that a list and the last publisher's checksums tell differently is asked
+for by its name.
 
 Libraries: fsspec, and its package for the scheme (gcsfs for `gs`, the extra `gcs`); etils for `in_bucket`.
 
@@ -32,6 +33,7 @@ import logging
 import os
 import re
 import shutil
+import signal
 import sqlite3
 import tempfile
 import threading
@@ -55,6 +57,10 @@ _ARRAYS: Final = re.compile(r"((?:.*/)?(?:params|train)/)(?:manifest\.ocdbt|ocdb
 """Names that show a folder of arrays, which is not fetched."""
 _held: set[Path] = set()
 """Stages that a `published` block of this process publishes already."""
+_claims: list[Claim] = []
+"""The claims of this process, which ends its `published` blocks when a later one is made."""
+_one_at_a_time: Final = threading.RLock()
+"""Held while a stage is fetched or published, so that the checksums of neither are lost."""
 _SECONDS_BETWEEN: Final = 60.0
 
 
@@ -63,7 +69,7 @@ class PlaceUnusable(SynthesisError):
 
 
 class TakenOver(SynthesisError):
-    """A later run has begun in the same place of a bucket, so this one ends."""
+    """A later command has begun in the same place of a bucket, so this one ends."""
 
 
 def stage_of(path: Path) -> Path:
@@ -119,7 +125,7 @@ def fetch(path: Path) -> None:
     address = address_of(path)
     if address is None:
         return
-    with _told(address):
+    with _told(address), _one_at_a_time:
         files, key = _opened(address)
         listed, told, alike = _listed(files, key), _read_told(files, key), _read_alike(path)
         here = {name: _md5(path / name if name else path) for name in _files_in(path)}
@@ -154,16 +160,19 @@ def publish(path: Path) -> None:
     Raises:
         PlaceUnusable: the bucket does not answer or may not be written; the files that have arrived stay there, and the
             same command sends the rest.
+        TakenOver: a later command has claimed a place of this one.
     """
     address = address_of(path)
     if address is None:
         return
-    with _told(address):
+    with _told(address), _one_at_a_time:
         files, key = _opened(address)
         alike = _read_alike(path)
         here = {name: _md5(path / name if name else path) for name in _files_in(path)}
         changed = {name for name, md5 in here.items() if alike.get(name) != md5}
         gone = alike.keys() - here.keys()
+        if changed or gone:
+            _require_claims()
         if any(name not in _MANIFESTS for name in changed | gone):
             for name in alike.keys() & {*_MANIFESTS}:
                 _remove(files, key, name)
@@ -174,6 +183,7 @@ def publish(path: Path) -> None:
             _remove(files, key, name)
             del alike[name]
         for name in sorted(changed, key=lambda name: (_comes_last(name), name)):
+            _require_claims()
             with _unchanging(path / name if name else path) as local:
                 md5 = _md5(local)
                 files.put_file(str(local), f"{key}/{name}".rstrip("/"))
@@ -190,6 +200,7 @@ def published(*paths: Path) -> Iterator[None]:
 
     Raises:
         PlaceUnusable: as `fetch` and `publish`; while the block lasts a failure is logged and tried again.
+        TakenOver: a later command has claimed a place of this one, which gets SIGTERM within a minute.
     """
     staged = {path for path in paths if address_of(path)} - _held
     for path in sorted(staged):
@@ -197,15 +208,20 @@ def published(*paths: Path) -> Iterator[None]:
     if not staged:
         yield
         return
-    ended = threading.Event()
+    ended, is_outermost = threading.Event(), not _held
 
     def go_on() -> None:
         while not ended.wait(_SECONDS_BETWEEN):
             try:
                 for path in sorted(staged):
                     publish(path)
+                _require_claims()
             except PlaceUnusable as error:
                 _log.warning("%s (tried again every minute, and once more at the end)", error)
+            except TakenOver:  # told at the end of the outermost block, which alone sends a signal
+                if is_outermost and not ended.is_set():
+                    os.kill(os.getpid(), signal.SIGTERM)
+                return
 
     thread = threading.Thread(target=go_on, name="publish", daemon=True)
     thread.start()
@@ -216,12 +232,34 @@ def published(*paths: Path) -> Iterator[None]:
         _held.difference_update(staged)
         ended.set()
         thread.join()
-        for path in sorted(staged):
-            publish(path)
+        try:
+            for path in sorted(staged):
+                publish(path)
+            _require_claims()
+        finally:
+            if not _held:
+                _claims.clear()
+
+
+def claim(path: Path) -> None:
+    """Claim a place of a `published` block, which ends an earlier command there; fetch what that one has sent till now.
+
+    Raises:
+        PlaceUnusable: the bucket does not answer or may not be written.
+    """
+    if address_of(path) is not None:
+        _claims.append(Claim(path))
+        for stage in sorted(_held):
+            fetch(stage)
+
+
+def _require_claims() -> None:
+    for each in _claims:
+        each.require()
 
 
 class Claim:
-    """The claim of a run to a place in a bucket, which a later run's claim ends; a path of this machine needs none."""
+    """The claim of a command to a place in a bucket, which a later one ends; a path of this machine needs none."""
 
     def __init__(self, path: Path) -> None:
         """Claim the place, before anything is written there.
@@ -244,14 +282,14 @@ class Claim:
                 return
 
     def require(self) -> None:
-        """Raise `TakenOver` if a later run has claimed the place."""
+        """Raise `TakenOver` if a later command has claimed the place."""
         if self._address is None:
             return
         with _told(self._address):
             files, key = _opened(self._address)
             if files.exists(f"{key}/{_CLAIMS}/{self._number + 1:06d}"):
                 raise TakenOver(
-                    f"{self._address}: a later run, number {self._number + 1}, has begun there; this one, number "
+                    f"{self._address}: a later command, number {self._number + 1}, has begun there; this one, number "
                     f"{self._number}, ends without writing more"
                 )
 

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from astra_jax.checkpoints.policy import save_policy
+from astra_jax.cli import synthesize
 from astra_jax.cli.command import main
 from astra_jax.rehearse.bucket import served_bucket
 from astra_jax.testing import tiny_environment
 from synthesis.record_io import write_records
-from synthesis.run.places import objects_in, publish, stage_of
+from synthesis.run import places
+from synthesis.run.places import Claim, objects_in, publish, stage_of
 from tests.astra_jax.cli.test_wrong_input import EVALUATION, RL, SFT
 
 BUCKET = "gs://bucket"
@@ -88,6 +92,28 @@ def test_records_are_made_shown_counted_exported_and_reported(astra):
     assert {"train.jsonl", "README.md", ".astra.json"} <= names("export")
     astra(f"report {BUCKET}/environments")
     assert len(objects_in(f"{BUCKET}/environments.html")) == 1
+
+
+@pytest.mark.parametrize("seconds_between", [0.01, 60])
+def test_a_command_ends_when_another_machine_begins_in_its_place(astra, monkeypatch, capsys, seconds_between):
+    put("docs/flats.json", json.dumps(DOCUMENTS))
+    command = ["synthesize", "tools", f"{BUCKET}/docs", "--out", f"{BUCKET}/tools"]
+    work = synthesize.synthesize_tools
+
+    async def taken_over(*arguments: Any) -> Any:
+        Claim(stage("tools"))  # as the command of another machine does
+        await asyncio.sleep(60 if seconds_between < 1 else 0)
+        return await work(*arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(places, "_SECONDS_BETWEEN", seconds_between)
+        patch.setattr(synthesize, "synthesize_tools", taken_over)
+        assert main(command) == 1
+    (line,) = capsys.readouterr().err.splitlines()[-1:]
+    assert line.startswith(f"astra: TakenOver: {BUCKET}/tools: a later command, number 2, has begun there")
+    assert names("tools") == {".claims"}
+    astra(" ".join(command))
+    assert {"dataset.json", "report.json"} < names("tools")
 
 
 @pytest.mark.slow

@@ -21,6 +21,7 @@ from synthesis.run.places import (
     PlaceUnusable,
     TakenOver,
     address_of,
+    claim,
     fetch,
     objects_in,
     publish,
@@ -139,8 +140,41 @@ def test_of_two_runs_in_one_place_the_later_one_goes_on(bucket, machine):
     first.require()
     second = Claim(machine("b"))
     second.require()
-    with pytest.raises(TakenOver, match="gs://bucket/runs/one: a later run, number 2, has begun there"):
+    with pytest.raises(TakenOver, match="gs://bucket/runs/one: a later command, number 2, has begun there"):
         first.require()
+
+
+def test_a_command_publishes_nothing_more_when_a_later_one_has_begun_in_its_place(bucket, machine, monkeypatch):
+    here = machine("a")
+    with published(here):  # its end lets go of the claim
+        claim(here)
+        write(here, lines="one", rows="1")
+        publish(here)
+    publish(here)
+
+    def taken_over() -> None:
+        with published(here):
+            claim(here)
+            write(here, lines="two", rows="1")
+            Claim(machine("b"))
+            machine("a")
+
+    with pytest.raises(TakenOver, match="number 3, has begun there; this one, number 2, ends"):
+        taken_over()
+    fetch(there := machine("c"))
+    assert texts_in(there) == {"lines": "one", "rows": "1"}
+
+
+def test_a_claim_fetches_what_an_earlier_command_has_sent_till_then(bucket, machine):
+    beside = Path("gs://bucket/runs/beside")
+    here = machine("a")
+    with published(here, stage_of(beside)):
+        for place in (URL, beside):
+            write(machine("b") / ".." / place.name, lines="of the earlier one")
+            publish(stage_of(place))
+        machine("a")
+        claim(here)
+        assert texts_in(here) == texts_in(stage_of(beside)) == {"lines": "of the earlier one"}
 
 
 @pytest.mark.parametrize("most", [20, pytest.param(200, marks=pytest.mark.slow)])
