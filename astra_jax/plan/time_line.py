@@ -180,14 +180,14 @@ class _Rollout:
         # Prompts differ between groups: each group is dealt to a shard, and shares the pages of its own prompt.
         prompt, responses = self.groups[place]
         ids = [1 + place % 500, 1 + place // 500] * (prompt // 2) + [1] * (prompt % 2)
-        for turn, (said, given) in enumerate(workload.turns(self._number, slot)[: limits.max_turns]):
+        for turn, (said, given) in enumerate(workload.turns(self._number, slot)):
             room = limits.max_response_tokens - (len(ids) - prompt)
-            if room < 1:
-                break
             self._message_tokens[slot] = said
             message = await self._decoder.generate(ids, Sampling(room), session)
             ids = [*ids, *message.ids]
             self.num_sampled += len(message.ids)
+            if message.finish != "end":  # cut off by the limit: no tool runs
+                break
             async with self._host:
                 await asyncio.sleep(workload.host_seconds)
             if given == 0:
@@ -198,6 +198,9 @@ class _Rollout:
             self.tool_seconds += seconds
             await asyncio.sleep(seconds)
             self.num_waiting -= 1
+            # As in `Rollout`: the tools of a last turn have run, but no message reads their responses.
+            if turn + 1 == limits.max_turns or len(ids) - prompt + given >= limits.max_response_tokens:
+                break
             ids = [*ids, *[_VOCAB_SIZE - 1] * given]
         self._decoder.forget(session)
-        responses.append(min(len(ids) - prompt, limits.max_response_tokens))
+        responses.append(len(ids) - prompt)

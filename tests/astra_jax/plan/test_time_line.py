@@ -16,6 +16,7 @@ from astra_jax.config import ConfigError
 from astra_jax.engine.sizes import Limits
 from astra_jax.episodes.ledger import TokenLedger
 from astra_jax.plan import planned_clock
+from astra_jax.plan import time_line as time_lines
 from astra_jax.plan.clock import CallSeconds, Costs, Lognormal
 from astra_jax.plan.plan import rollouts_of, traced
 from astra_jax.plan.planned_clock import PlannedClock
@@ -72,6 +73,25 @@ def test_a_host_works_for_one_episode_at_a_time():
     slow = dataclasses.replace(WORKLOAD, host_seconds=2.0)
     found = time_line(a_config(), slow, SteadyClock(LIMITS)).phases
     assert found.tools == 2 * 2 + 10 + 2 * 2  # both messages of a turn end in the same call
+
+
+@pytest.mark.parametrize(
+    ("limit", "sampling", "tools", "response"),
+    [
+        ({"max_response_tokens": 2}, 2, 0, 2),  # a message that is cut off calls no tool
+        ({"max_response_tokens": 8}, 3, 10, 3),  # the tools have run, but no message could read what they say
+        ({"max_turns": 1}, 3, 10, 3),
+        ({"max_response_tokens": 9}, 3 + 1, 10, 9),
+    ],
+)
+def test_an_episode_ends_at_its_limits_as_in_a_rollout(monkeypatch, limit, sampling, tools, response):
+    responses = []
+    monkeypatch.setattr(time_lines, "rows_of", lambda _, groups, multiple: responses.extend(groups) or (1, 1))
+    config = a_config()
+    short = config.model_copy(update={"rollout": config.rollout.model_copy(update=limit)})
+    found = time_line(short, WORKLOAD, SteadyClock(LIMITS)).phases
+    assert (found.sampling, found.tools) == (sampling, tools)
+    assert responses == [(9, [response] * 2)] * 2
 
 
 def test_a_longest_wait_bounds_the_tools():
