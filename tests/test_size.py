@@ -49,7 +49,7 @@ LINES = {
     "synthesis/tools": 3_410,
     "synthesis/track": 580,
     "synthesis/trajectories": 2_610,
-    "astra_jax": 27_790,
+    "astra_jax": 27_800,
     "astra_jax/benchmarks": 2_540,
     "astra_jax/chat": 730,
     "astra_jax/checkpoints": 1_800,
@@ -60,7 +60,7 @@ LINES = {
     "astra_jax/launch": 190,
     "astra_jax/mesh": 730,
     "astra_jax/model": 2_440,
-    "astra_jax/plan": 2_120,
+    "astra_jax/plan": 2_130,
     "astra_jax/recipes": 1_240,
     "astra_jax/rehearse": 800,
     "astra_jax/report": 1_480,
@@ -68,7 +68,7 @@ LINES = {
     "astra_jax/serve": 1_110,
     "astra_jax/sft": 940,
     "astra_jax/training": 1_220,
-    "tests": 40_100,
+    "tests": 40_120,
 }
 """Lines of Python in each package and folder, with the folders in it, and of all tests."""
 LINES_OF_A_FILE_OF_THE_ENGINE = 350
