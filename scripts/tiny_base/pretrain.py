@@ -85,7 +85,8 @@ def pretrain(config: TinyBaseConfig) -> dict[str, Any]:
     """Pre-train the base to its last step, from the newest whole checkpoint of `out` if there is one.
 
     Raises:
-        ConfigError: the rows are not two lengths, the model's vocabulary is not the tokenizer's, or there is a mesh.
+        ConfigError: the rows are not two lengths, the model's vocabulary is not the tokenizer's, there is a mesh, or
+            rows are to come from elsewhere.
         DestinationRefused: `out` is something else than a run, or one of another config, data or code.
         NotFinite, Terminated: as `train_sft`; the state is saved.
     """
@@ -94,6 +95,10 @@ def pretrain(config: TinyBaseConfig) -> dict[str, Any]:
     if config.mesh is not None:
         raise ConfigError(
             "expected no [mesh], found one: the tiny base is pre-trained on one machine, which draws all rows"
+        )
+    if config.environments or config.held_out_share or config.init is not None:
+        raise ConfigError(
+            "every row is made up anew: expected no `environments`, `held_out_share` or `init`; leave them out"
         )
     contents = {
         "trajectories": digest([digest_of_records(directory) for directory in config.trajectories]),

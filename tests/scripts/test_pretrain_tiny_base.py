@@ -125,6 +125,7 @@ def test_a_pre_training_that_was_stopped_goes_on_to_the_same_weights(tmp_path, m
     [
         ({"length_buckets": (640,)}, r"two `length_buckets`, found \[640\]"),
         ({"mesh": MeshConfig()}, r"expected no \[mesh\], found one"),  # each host would draw every row
+        ({"held_out_share": 0.1}, "every row is made up anew: expected no"),
     ],
 )
 def test_a_config_that_cannot_be_trained_is_refused(tmp_path, changes, words):
