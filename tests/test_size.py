@@ -49,11 +49,11 @@ LINES = {
     "synthesis/tools": 3_410,
     "synthesis/track": 580,
     "synthesis/trajectories": 2_610,
-    "astra_jax": 27_800,
+    "astra_jax": 27_810,
     "astra_jax/benchmarks": 2_540,
     "astra_jax/chat": 730,
     "astra_jax/checkpoints": 1_800,
-    "astra_jax/cli": 2_100,
+    "astra_jax/cli": 2_110,
     "astra_jax/engine": 2_720,
     "astra_jax/episodes": 1_320,
     "astra_jax/evaluate": 1_870,
@@ -68,7 +68,7 @@ LINES = {
     "astra_jax/serve": 1_110,
     "astra_jax/sft": 940,
     "astra_jax/training": 1_220,
-    "tests": 40_120,
+    "tests": 40_140,
 }
 """Lines of Python in each package and folder, with the folders in it, and of all tests."""
 LINES_OF_A_FILE_OF_THE_ENGINE = 350

@@ -36,7 +36,29 @@ def chat(options: argparse.Namespace) -> None:
     environment = None if options.environment is None else _environment(options)
     policy = served_policy(options.checkpoint, most_tokens=options.max_model_len, rows=1, dtype=options.dtype)
     with contextlib.nullcontext("") if environment is None else sandbox_for(options) as url:
-        asyncio.run(_talk(policy, environment, url, options))
+        stack = contextlib.AsyncExitStack()
+        with asyncio.Runner() as runner:
+            try:
+                talk = runner.run(_begun(stack, policy, environment, url, options))
+                _talk(runner, talk, environment, policy.names[0])
+            finally:
+                runner.run(stack.aclose())
+
+
+def _talk(runner: asyncio.Runner, talk: _Talk, environment: Environment | None, name: str) -> None:
+    print(f"{name}: {len(talk.tools)} tools; {_HELP}")
+    for tool in talk.tools:
+        print(f"  {tool.document.name}: {tool.document.description}")
+    while (text := _asked()) not in (None, "/quit"):  # outside of the event loop, so that Ctrl-C ends it
+        if text == "/new":
+            talk.begin()
+        elif text == "/question" and environment is not None:
+            print(environment.question)
+            runner.run(talk.say(environment.question))
+        elif text.startswith("/"):
+            print(_HELP)
+        elif text:
+            runner.run(talk.say(text))
 
 
 def _environment(options: argparse.Namespace) -> Environment:
@@ -48,25 +70,17 @@ def _environment(options: argparse.Namespace) -> Environment:
     return environments[options.number]
 
 
-async def _talk(policy: ServedPolicy, environment: Environment | None, url: str, options: argparse.Namespace) -> None:
+async def _begun(
+    stack: contextlib.AsyncExitStack,
+    policy: ServedPolicy,
+    environment: Environment | None,
+    url: str,
+    options: argparse.Namespace,
+) -> _Talk:
     decoder = policy.decoder()
-    async with contextlib.AsyncExitStack() as stack:
-        stack.push_async_callback(decoder.close)
-        sandbox = None if environment is None else await stack.enter_async_context(AsyncSandboxClient(url))
-        talk = _Talk(policy, decoder, environment, sandbox, options)
-        print(f"{policy.names[0]}: {len(talk.tools)} tools; {_HELP}")
-        for tool in talk.tools:
-            print(f"  {tool.document.name}: {tool.document.description}")
-        while (text := await asyncio.to_thread(_asked)) not in (None, "/quit"):
-            if text == "/new":
-                talk.begin()
-            elif text == "/question" and environment is not None:
-                print(environment.question)
-                await talk.say(environment.question)
-            elif text.startswith("/"):
-                print(_HELP)
-            elif text:
-                await talk.say(text)
+    stack.push_async_callback(decoder.close)
+    sandbox = None if environment is None else await stack.enter_async_context(AsyncSandboxClient(url))
+    return _Talk(policy, decoder, environment, sandbox, options)
 
 
 def _asked() -> str | None:

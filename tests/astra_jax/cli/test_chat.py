@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import io
+import signal
+import subprocess
+import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,6 +14,7 @@ from typing import Any
 import pytest
 
 from astra_jax.chat.format import generation_prompt, render, tool_call_text
+from astra_jax.checkpoints.policy import save_policy
 from astra_jax.cli import chat as chat_module
 from astra_jax.cli.command import main
 from astra_jax.engine.interface import Generated, Sampling, Session, Told
@@ -132,3 +137,20 @@ def test_after_eight_messages_with_calls_it_waits_for_the_user_and_each_begins_w
     begin = generation_prompt(enable_thinking=False)
     assert all(prompt.endswith(begin) for prompt in speaker.prompts)
     assert "</tool_response><|im_end|>\n<|im_start|>user\ngo on<|im_end|>\n" in speaker.prompts[-1]
+
+
+def test_ctrl_c_ends_a_talk_that_waits_for_the_user(untrained, tmp_path):
+    save_policy(untrained, tmp_path / "policy")
+    command = [sys.executable, "-m", "astra_jax.cli", "chat", str(tmp_path / "policy")]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as talk:
+        shown = b""
+        assert talk.stdout
+        assert talk.stderr
+        while not shown.endswith(b"you> "):
+            more = talk.stdout.read(1)
+            assert more, talk.stderr.read()
+            shown += more
+        time.sleep(1)  # it waits now
+        talk.send_signal(signal.SIGINT)
+        assert talk.wait(timeout=20) == 130  # after 30 s any command is ended
+        assert talk.stderr.read().decode().splitlines()[-1].startswith("astra: ended on Ctrl-C")
