@@ -49,7 +49,7 @@ LINES = {
     "synthesis/tools": 3_410,
     "synthesis/track": 580,
     "synthesis/trajectories": 2_610,
-    "astra_jax": 27_810,
+    "astra_jax": 27_820,
     "astra_jax/benchmarks": 2_540,
     "astra_jax/chat": 730,
     "astra_jax/checkpoints": 1_800,
@@ -62,13 +62,13 @@ LINES = {
     "astra_jax/model": 2_440,
     "astra_jax/plan": 2_130,
     "astra_jax/recipes": 1_240,
-    "astra_jax/rehearse": 800,
+    "astra_jax/rehearse": 810,
     "astra_jax/report": 1_480,
     "astra_jax/rl": 1_740,
     "astra_jax/serve": 1_110,
     "astra_jax/sft": 940,
     "astra_jax/training": 1_220,
-    "tests": 40_140,
+    "tests": 40_160,
 }
 """Lines of Python in each package and folder, with the folders in it, and of all tests."""
 LINES_OF_A_FILE_OF_THE_ENGINE = 350

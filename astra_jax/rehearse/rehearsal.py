@@ -108,6 +108,15 @@ class Job:
                 raise self.fault(0, f"did not come to step {steps} in {_RUN_SECONDS:.0f} s")
             time.sleep(0.01)
 
+    def stand_still(self, seconds: float) -> None:
+        """Wait until no step has been written down for so long."""
+        steps, since = 0, time.monotonic()
+        while time.monotonic() - since < seconds:
+            self.require_running()
+            if (found := len(read_metrics(self.run / "metrics.jsonl"))) > steps:
+                steps, since = found, time.monotonic()
+            time.sleep(0.1)
+
     def end(
         self, codes: Sequence[int] = (0,), line: str = "", *, within: float = _RUN_SECONDS, but_last: int = 0
     ) -> float:
@@ -279,7 +288,7 @@ class Pod:
         assert self.sandbox is not None
         job = self.hardships()
         self.sandbox.stop()
-        time.sleep(2 * self.step_seconds)  # in which each job makes calls
+        job.stand_still(2 * self.step_seconds)  # since its calls fail; a step that needs no rollout may come first
         self.sandbox.start()
         job.come_to(len(job.steps()) + 1)
         if not (again := sum(metric_totals(job.run / "metrics.jsonl", "service_errors").values())):

@@ -12,6 +12,7 @@ import pytest
 
 from astra_jax.cli.command import main
 from astra_jax.config import CONFIGS
+from astra_jax.metrics_file import read_metrics
 from astra_jax.plan.plan import load_run_config
 from astra_jax.rehearse import rehearsal
 from astra_jax.rehearse.bucket import Bucket, Faults
@@ -70,6 +71,18 @@ def test_a_job_that_ended_before_the_bucket_failed_shows_nothing_of_it(tmp_path)
     pod.hard = Job([ended], [log], tmp_path)
     with pytest.raises(NotHeld, match="ended with 0 after 0 steps"):
         pod.without_bucket()
+
+
+def test_a_job_stands_still_only_after_its_last_step(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    writes = "import time\nfor _ in range(4): time.sleep(0.4); print('{}', flush=True)\ntime.sleep(60)"
+    with (
+        path.open("w") as metrics,
+        subprocess.Popen([sys.executable, "-c", writes], text=True, stdout=metrics) as running,
+    ):
+        Job([running], [], tmp_path).stand_still(1.5)
+        assert len(read_metrics(path)) == 4
+        running.kill()
 
 
 def test_nothing_is_compared_with_a_run_that_has_failed(capsys):
