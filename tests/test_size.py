@@ -50,7 +50,7 @@ LINES = {
     "synthesis/track": 580,
     "synthesis/trajectories": 2_610,
     "astra_jax": 27_820,
-    "astra_jax/benchmarks": 2_540,
+    "astra_jax/benchmarks": 2_550,
     "astra_jax/chat": 730,
     "astra_jax/checkpoints": 1_800,
     "astra_jax/cli": 2_110,

@@ -36,7 +36,7 @@ from astra_jax.benchmarks.scores import sum_up
 from astra_jax.config import ConfigError, Frozen
 from astra_jax.evaluate.endpoint import Endpoint
 from synthesis.run.fingerprint import Fingerprint, flattened
-from synthesis.run.places import Place
+from synthesis.run.places import Place, claim
 
 Item = TypeVar("Item")
 _LEFT_OUT: Final = frozenset({"policy", "out", "problems", "requests_at_once", "serving.rows", "user.url"})
@@ -169,6 +169,7 @@ def evaluate_benchmark(benchmark: Benchmark, *, url: str | None) -> BenchmarkRes
     )
     if (finished := finished_results(config.out, run.made_with)) is not None:
         return finished
+    claim(config.out)  # only now: a command that is refused ends no other
     begin(config.out, run)
     raw, started = (config.out / "raw").resolve(), time.monotonic()
     with answering(config.policy, url, config.serving, raw / "server.log") as endpoint:

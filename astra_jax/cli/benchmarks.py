@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from astra_jax.cli.arguments import Commands, config_command, http_url, whole_number
 from astra_jax.errors import UsageError
 from synthesis.run.lock import run_lock
-from synthesis.run.places import claim, published
+from synthesis.run.places import published
 
 if TYPE_CHECKING:
     from astra_jax.benchmarks.benchmark import Benchmark
@@ -87,7 +87,6 @@ def _evaluate(options: argparse.Namespace) -> None:
     kind = benchmark_kinds()[options.benchmark]
     config = load_config(kind.config_type, options.config, options.overrides)
     with published(config.out), run_lock(config.out / ".lock"):
-        claim(config.out)
         results = evaluate_benchmark(kind(config, options.limit), url=options.url)
     _close(results, config.out, options)
 

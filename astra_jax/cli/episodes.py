@@ -50,7 +50,6 @@ def evaluate(options: argparse.Namespace) -> None:
 
 def _evaluate(options: argparse.Namespace, config: EvaluationConfig) -> None:
     require_destination(config.out, EVALUATION)
-    claim(config.out)
     mesh = sampling_mesh(options.data_parallel_size, options.tensor_parallel_size)
     record = open_evaluation(config, baseline=options.baseline, dtype=options.dtype)
     if record.figures is not None:
@@ -66,6 +65,7 @@ def _evaluate(options: argparse.Namespace, config: EvaluationConfig) -> None:
         policy = load_for_sampling(config.policy, mesh=mesh, dtype=options.dtype)
         require_chat_template(config.policy, policy.tokenizer)
 
+    claim(config.out)  # only now: a command that is refused ends no other
     say = partial(print, file=sys.stderr, flush=True)
 
     async def run(sandbox: AsyncSandboxClient) -> Evaluation:

@@ -144,7 +144,7 @@ def test_of_two_runs_in_one_place_the_later_one_goes_on(bucket, machine):
         first.require()
 
 
-def test_a_command_publishes_nothing_more_when_a_later_one_has_begun_in_its_place(bucket, machine, monkeypatch):
+def test_a_command_publishes_nothing_more_when_a_later_one_has_begun_in_its_place(bucket, machine):
     here = machine("a")
     with published(here):  # its end lets go of the claim
         claim(here)
