@@ -5,11 +5,11 @@
     python scripts/bench_schedule.py real --quickstart runs/quickstart --out runs/time_lines
                                               # the time line of `astra plan` against real runs on this machine
 
-The last one trains six times for a few steps, on a machine without other work (15 minutes on two cores). The first run
+The last one trains six times for a few steps, on a machine without other work (20 minutes on two cores). The first run
 gives the lengths of episodes, the tools' times, and one fitted number: the host's seconds after a message. The time of
-calls and updates is that of the run's own programs, called alone. The time lines of the other five runs are then
-simulated before they are compared; of each, the medians over all steps but the first two count, and the number of
-rollouts for an update, which is chance, is the real one.
+calls and updates is that of the run's own programs, called alone, the median of nine times that lie apart. The time
+lines of the other five runs are then simulated before they are compared; of each, the medians over all steps but the
+first two count, and the number of rollouts for an update, which is chance, is the real one.
 
 Decoders sample no model: lengths of messages and times of tools are drawn, a step takes 20 ms of a clock that jumps
 (`astra_jax/plan/clock.py`). Tools take 0.5 s in the middle, and up to 2 s. A command always draws the same.
@@ -42,7 +42,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import dataclasses
-import functools
 import json
 import math
 import random
@@ -51,7 +50,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
@@ -322,7 +321,10 @@ def updates(recipe: RLConfig, groups: int, rollout_seconds: float, steps: int = 
 
 
 class MeasuredClock:
-    """The `StepClock` of a run on this device: each program is called alone, once for every shape, and timed."""
+    """The `StepClock` of a run on this device: each program is called alone, for every shape, and timed.
+
+    A shape that is asked for is timed at once, and again by each `time_all`; the median counts.
+    """
 
     num_shards = segment_multiple = 1
     reshard_seconds = 0.0
@@ -335,23 +337,46 @@ class MeasuredClock:
         of_rollout = (config.groups_per_rollout, config.group_size, config.groups_with_rows)
         self.limits = decode_limits(config.rollout, *of_rollout)
         self._device = XLADevice(self._parts.model_config, self._params, self.limits, end_ids=(-1,))
-        self._of_read, self._of_sample = map(functools.cache, (self._read_seconds, self._sample_seconds))
-        self.update_seconds = functools.cache(self._update_seconds)
+        self._timed: dict[tuple[Any, ...], tuple[Callable[[], object], list[float]]] = {}
 
     def read(self, read: Read, num_tokens: int) -> float:
         """Return the seconds of a call that reads."""
-        return self._of_read(read.begins, read.most_rows, read.most_tokens)
+        return self._seconds(self._read_call, read.begins, read.most_rows, read.most_tokens)
 
     def sample(self, sample: Sample, num_steps: int) -> float:
         """Return the seconds of a call that samples: those of beginning it, and of each step."""
         table = next(table for table in self.limits.tables if table >= sample.most_pages)
-        one, all_steps = (self._of_sample(sample.most_rows, table, steps) for steps in (1, self.limits.sample_tokens))
-        return one + (all_steps - one) * (num_steps - 1) / (self.limits.sample_tokens - 1)
+        most = self.limits.sample_tokens
+        one, all_steps = (self._seconds(self._sample_call, sample.most_rows, table, steps) for steps in (1, most))
+        return one + (all_steps - one) * (num_steps - 1) / (most - 1)
 
-    def _read_seconds(self, begins: bool, rows: int, tokens: int) -> float:
-        return median_seconds(lambda: self._waits(self._device._read(Read([[]], begins, rows, tokens))))
+    def update_seconds(self, tokens_of_row: int, num_parts: int) -> float:
+        """Return the seconds of an update whose first parts are full of episodes of one length."""
+        return self._seconds(self._update_call, tokens_of_row, num_parts)
 
-    def _sample_seconds(self, rows: int, table: int, steps: int) -> float:
+    def _seconds(self, call_of: Callable[..., Callable[[], object]], *shape: Any) -> float:
+        key = (call_of.__name__, *shape)
+        if key not in self._timed:
+            self._timed[key] = call_of(*shape), []
+            self._timed[key][0]()  # compiles
+            self._time(key)
+        return statistics.median(self._timed[key][1])
+
+    def _time(self, key: tuple[Any, ...]) -> None:
+        call, seconds = self._timed[key]
+        start = time.perf_counter()
+        call()
+        seconds.append(time.perf_counter() - start)
+
+    def time_all(self) -> None:
+        """Time every shape once more, one after the other, so that a slow minute of the machine hits none alone."""
+        for key in self._timed:
+            self._time(key)
+
+    def _read_call(self, begins: bool, rows: int, tokens: int) -> Callable[[], object]:
+        return lambda: self._waits(self._device._read(Read([[]], begins, rows, tokens)))
+
+    def _sample_call(self, rows: int, table: int, steps: int) -> Callable[[], object]:
         def track(number: int) -> Track:
             length = min(table * self.limits.page_tokens, self.limits.max_tokens) - self.limits.sample_tokens
             pages = [(number * table + page) % self.limits.num_pages for page in range(table)]
@@ -361,13 +386,12 @@ class MeasuredClock:
             return found
 
         sample = Sample([[SampleRow(track(number), steps) for number in range(rows)]], rows, table, leave_at=0)
-        return median_seconds(lambda: self._waits(self._device._sample(sample)))
+        return lambda: self._waits(self._device._sample(sample))
 
     def _waits(self, _: Any) -> None:
         jax.block_until_ready(self._device._pages)
 
-    def _update_seconds(self, tokens_of_row: int, num_parts: int) -> float:
-        """Return the seconds of an update whose first parts are full of episodes of one length."""
+    def _update_call(self, tokens_of_row: int, num_parts: int) -> Callable[[], object]:
         config, parts = self._config, self._parts
         per_row = config.episodes_per_row
         prompt = min(config.rollout.max_prompt_tokens, tokens_of_row // (per_row + 1))
@@ -411,18 +435,7 @@ class MeasuredClock:
                 )
             )
 
-        return median_seconds(update)
-
-
-def median_seconds(call: Callable[[], object], times: int = 5) -> float:
-    """Return the median time of a call that was made once before."""
-    call()
-    found = []
-    for _ in range(times):
-        start = time.perf_counter()
-        call()
-        found.append(time.perf_counter() - start)
-    return statistics.median(found)
+        return update
 
 
 REAL_RUNS: dict[str, list[str]] = {
@@ -435,6 +448,8 @@ REAL_RUNS: dict[str, list[str]] = {
 }
 """The keys of each run; the first is the one that the others are told from."""
 SLOW_TOOL_SECONDS = 0.2
+PASSES, TIMES = 2, 8
+"""Of all real runs, and how often each shape is timed once more: minutes apart, since the machine has slow minutes."""
 
 
 def with_slow_tools(source: Path, out: Path) -> Path:
@@ -463,61 +478,68 @@ def real_steps(out: Path) -> list[dict[str, Any]]:
     return [line for line in lines[2:] if line["groups_rolled_out"]]
 
 
-def real_runs(quickstart: Path, out: Path) -> list[dict[str, Any]]:
-    """Run each recipe for a few steps, simulate it, and return both times."""
-    rows, workload = [], None
-    for number, (words, keys) in enumerate(REAL_RUNS.items()):
-        folder = out / f"run_{number}"
-        environments = quickstart / "environments"
-        if words.startswith("tools"):
-            environments = with_slow_tools(environments, out / "slow_environments")
-        places = [f"out={folder}", f"init={quickstart / 'sft' / 'policy'}", f"environments={environments}"]
-        keys = [*keys, *places, "steps=8", "log_episodes_every_steps=1", "optimizer.learning_rate=1e-9"]
-        config = load_config(RLConfig, CONFIGS / "tiny_rl.toml", keys)
-        if not (folder / "policy").exists():
-            command = [sys.executable, "-m", "astra_jax.cli", "rl", str(CONFIGS / "tiny_rl.toml"), *keys]
-            subprocess.run(command, check=True)
-        steps, clock = real_steps(folder), MeasuredClock(config)
+def real_runs(quickstart: Path, out: Path) -> Iterator[dict[str, Any]]:
+    """Run each recipe for a few steps, simulate it, and yield both times."""
+    steps: list[list[dict[str, Any]]] = [[] for _ in REAL_RUNS]
+    for each_pass in range(PASSES):
+        configs = []
+        for number, (words, keys) in enumerate(REAL_RUNS.items()):
+            folder = out / f"pass_{each_pass}" / f"run_{number}"
+            environments = quickstart / "environments"
+            if words.startswith("tools"):
+                environments = with_slow_tools(environments, out / "slow_environments")
+            places = [f"out={folder}", f"init={quickstart / 'sft' / 'policy'}", f"environments={environments}"]
+            keys = [*keys, *places, "steps=8", "log_episodes_every_steps=1", "optimizer.learning_rate=1e-9"]
+            if not (folder / "policy").exists():
+                command = [sys.executable, "-m", "astra_jax.cli", "rl", str(CONFIGS / "tiny_rl.toml"), *keys]
+                subprocess.run(command, check=True)
+            steps[number] += real_steps(folder)
+            configs.append(load_config(RLConfig, CONFIGS / "tiny_rl.toml", keys))
+    recorded = recorded_workload(configs[0].out)
+    later = dataclasses.replace(recorded.tool_seconds, median=recorded.tool_seconds.median + SLOW_TOOL_SECONDS)
+    most = recorded.most_tool_seconds + SLOW_TOOL_SECONDS
+    slow = {"tool_seconds": later, "most_tool_seconds": most}
+    workloads = [dataclasses.replace(recorded, **slow if words.startswith("tools") else {}) for words in REAL_RUNS]
+    clocks = [MeasuredClock(config) for config in configs]
+    for ask_for_shapes in zip(configs, workloads, clocks, strict=True):
+        time_line(*ask_for_shapes)
+    for _ in range(TIMES):
+        for clock in clocks:
+            clock.time_all()
+    host_seconds = None
+    for words, config, of_run, clock, workload in zip(REAL_RUNS, configs, steps, clocks, workloads, strict=True):
         real_rollout = statistics.median(
-            line["rollout_seconds"] * config.groups_per_rollout / line["groups_rolled_out"] for line in steps
+            line["rollout_seconds"] * config.groups_per_rollout / line["groups_rolled_out"] for line in of_run
         )
-        real_update = statistics.median(line["learn_seconds"] for line in steps)
-        if workload is None:
-            workload = fitted(config, recorded_workload(folder), clock, real_rollout)
-        of_run = workload
-        if words.startswith("tools"):
-            slower = dataclasses.replace(workload.tool_seconds, median=workload.tool_seconds.median + SLOW_TOOL_SECONDS)
-            most = workload.most_tool_seconds + SLOW_TOOL_SECONDS
-            of_run = dataclasses.replace(workload, tool_seconds=slower, most_tool_seconds=most)
-        line = time_line(config, of_run, clock)
-        rollout, update = (line.seconds - line.phases.learning) / line.rollouts, line.phases.learning
-        per_update = statistics.mean(line["groups_rolled_out"] for line in steps) / config.groups_per_rollout
+        real_update = statistics.median(line["learn_seconds"] for line in of_run)
+        if host_seconds is None:
+            host_seconds = fitted_host_seconds(config, workload, clock, real_rollout)
+        simulated_line = time_line(config, dataclasses.replace(workload, host_seconds=host_seconds), clock)
+        update = simulated_line.phases.learning
+        rollout = (simulated_line.seconds - update) / simulated_line.rollouts
+        per_update = statistics.mean(line["groups_rolled_out"] for line in of_run) / config.groups_per_rollout
         real, simulated = (
             per_update * each + learn for each, learn in ((real_rollout, real_update), (rollout, update))
         )
-        rows.append(
-            {
-                "run": words,
-                "real": round(real, 2),
-                "simulated": round(simulated, 2),
-                "ratio": round(simulated / real, 3),
-                "rollout": [round(real_rollout, 2), round(rollout, 2)],
-                "update": [round(real_update, 2), round(update, 2)],
-            }
-        )
-        print(json.dumps(rows[-1]), flush=True)
-    return rows
+        yield {
+            "run": words,
+            "real": round(real, 2),
+            "simulated": round(simulated, 2),
+            "ratio": round(simulated / real, 3),
+            "rollout": [round(real_rollout, 2), round(rollout, 2)],
+            "update": [round(real_update, 2), round(update, 2)],
+        }
 
 
-def fitted(config: RLConfig, workload: Workload, clock: MeasuredClock, rollout_seconds: float) -> Workload:
-    """Return the workload with the host's seconds after a message that make a rollout as long as the real one."""
+def fitted_host_seconds(config: RLConfig, workload: Workload, clock: MeasuredClock, rollout_seconds: float) -> float:
+    """Return the host's seconds after a message that make a rollout as long as the real one."""
     low, high = 0.0, 0.2
     for _ in range(12):
-        middle = dataclasses.replace(workload, host_seconds=(low + high) / 2)
-        line = time_line(config, middle, clock)
+        middle = (low + high) / 2
+        line = time_line(config, dataclasses.replace(workload, host_seconds=middle), clock)
         is_short = (line.seconds - line.phases.learning) / line.rollouts < rollout_seconds
-        low, high = (middle.host_seconds, high) if is_short else (low, middle.host_seconds)
-    return dataclasses.replace(workload, host_seconds=low)
+        low, high = (middle, high) if is_short else (low, middle)
+    return low
 
 
 def main() -> None:
@@ -531,7 +553,8 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("runs/time_lines"), help="of the real runs")
     args = parser.parse_args()
     if args.mode == "real":
-        real_runs(args.quickstart, args.out)
+        for run in real_runs(args.quickstart, args.out):
+            print(json.dumps(run), flush=True)
         return
 
     def lengths(turns: Lognormal, most_turns: int) -> Lengths:
