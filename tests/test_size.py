@@ -21,7 +21,7 @@ ALL_DOCUMENTS_WORDS = 26_000
 """README, CONTRIBUTING, CHANGELOG and docs/ without docs/log/, which is history."""
 KEYS = {
     "rl": 88,
-    "sft": 63,
+    "sft": 64,
     "synthesize trajectories": 73,
     "synthesize environments": 42,
     "evaluate environments": 17,
@@ -49,7 +49,7 @@ LINES = {
     "synthesis/tools": 3_410,
     "synthesis/track": 580,
     "synthesis/trajectories": 2_610,
-    "astra_jax": 27_820,
+    "astra_jax": 27_850,
     "astra_jax/benchmarks": 2_550,
     "astra_jax/chat": 730,
     "astra_jax/checkpoints": 1_800,
@@ -66,9 +66,9 @@ LINES = {
     "astra_jax/report": 1_480,
     "astra_jax/rl": 1_740,
     "astra_jax/serve": 1_110,
-    "astra_jax/sft": 940,
+    "astra_jax/sft": 960,
     "astra_jax/training": 1_220,
-    "tests": 40_160,
+    "tests": 40_180,
 }
 """Lines of Python in each package and folder, with the folders in it, and of all tests."""
 LINES_OF_A_FILE_OF_THE_ENGINE = 350

@@ -77,6 +77,14 @@ class SFTConfig(TrainingConfig, SFTDataConfig):
     """Tokenizer folder of a model that starts from random weights, without `init`."""
     accumulation: int = Field(default=1, gt=0)
     """Parts that a batch is worked through in, one after the other: the same update in less memory."""
+    init_share: float = Field(default=0.0, ge=0, lt=1)
+    """Share of the weights of `init` in the policy, which is a mean of them and the learnt ones: less is forgotten."""
+
+    @model_validator(mode="after")
+    def _check_init_share(self) -> SFTConfig:
+        if self.init_share and (self.init is None or self.lora is not None):
+            raise ValueError("init_share takes a mean with all weights of `init`: name `init`, and leave `lora` out")
+        return self
 
 
 def open_sft_run(config: SFTConfig) -> RunManifest:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 from jax.sharding import Mesh
 
 from astra_jax.checkpoints.checkpoint import load_params
@@ -42,6 +45,8 @@ def run_sft(config: SFTConfig) -> dict[str, Any]:
     with TrainingRun("sft", config, parts, num_steps=steps, shown=SHOWN) as run:
         state = run.restore(lambda: first_params(config, parts))
         state = train_sft(config, parts, state, batches, run)
+    state = dataclasses.replace(state, optimizer_state=())  # whose memory `init` needs
+    state = dataclasses.replace(state, params=mean_with_init(config, parts, state.params))
     dropped = {"samples": batches.num_samples, "dropped_over_length": batches.num_dropped_over_length}
     losses = {
         name: loss
@@ -72,3 +77,18 @@ def first_params(config: SFTConfig, parts: Parts) -> Params:
         # Every host draws the whole model from the seed and keeps its part: the model must be small enough for that.
         return place_params(init_params(parts.model_config, config.seed), parts.mesh)
     return load_params(config.init, mesh=parts.mesh, overrides=config.model_overrides)[1]
+
+
+def mean_with_init(config: SFTConfig, parts: Parts, learnt: Params) -> Params:
+    """Return (1 − `init_share`) × the learnt weights + `init_share` × those of `init` (WiSE-FT, arXiv 2109.01903)."""
+    share = config.init_share
+    return learnt if share == 0 else _mean(learnt, first_params(config, parts), second_share=share)
+
+
+@functools.partial(jax.jit, donate_argnames="one")
+def _mean(one: Params, second: Params, second_share: float) -> Params:
+    def mean(one: jax.Array, second: jax.Array) -> jax.Array:
+        both = (1 - second_share) * one.astype(jnp.float32) + second_share * second.astype(jnp.float32)
+        return both.astype(one.dtype)
+
+    return jax.tree.map(mean, one, second)

@@ -66,6 +66,30 @@ def test_the_loss_falls(undisturbed):
     assert losses[-1] < 0.7 * losses[0]
 
 
+def test_a_share_of_init_is_in_the_policy(undisturbed, tmp_path):
+    changes = {"init": undisturbed.out / "policy", "model": None, "tokenizer": None, "steps": 2}
+    whole, mixed = (
+        SFTConfig.model_validate(
+            {**undisturbed.model_dump(), **changes, "out": tmp_path / f"{share}", "init_share": share}
+        )
+        for share in (0.0, 0.25)
+    )
+    for config in (whole, mixed):
+        run_sft(config)
+    policies = (changes["init"], whole.out / "policy", mixed.out / "policy")
+    first, learnt, mean = (jax.tree.leaves(load_policy(policy).params) for policy in policies)
+    for of_first, of_learnt, of_mean in zip(first, learnt, mean, strict=True):
+        np.testing.assert_allclose(of_mean, 0.75 * of_learnt + 0.25 * of_first, rtol=0, atol=1e-7)
+        assert np.any(of_learnt != of_first)
+    assert curve(mixed.out) == curve(whole.out)  # the run learns from its own weights
+
+
+@pytest.mark.parametrize("changes", [{"init": None}, {"init": "base", "lora": {"rank": 2}}])
+def test_a_share_of_init_needs_all_its_weights(undisturbed, changes):
+    with pytest.raises(ValueError, match="name `init`, and leave `lora` out"):
+        SFTConfig.model_validate({**undisturbed.model_dump(), **changes, "init_share": 0.25})
+
+
 @pytest.mark.slow
 def test_a_run_killed_at_any_moment_resumes_to_the_identical_loss_curve(undisturbed, tmp_path):
     """kill -9 after the fifth step, between two checkpoints, in another process; then the same command again."""
