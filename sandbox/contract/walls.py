@@ -252,8 +252,8 @@ for step in (4096, -4096):  # a write from where no memory is fails
         got = os.read(reader, 4096)
         text, at = (text + got if step > 0 else got + text), at + step
 known = tuple(os.fsencode(path) for path in (sys.prefix, os.path.dirname(os.__file__), '/python', '/lib', '/harness'))
-# Names of one letter are left out: the random bytes of a start, and addresses, held '/x/z' once.
-found = [path for path in re.findall(rb'(?:/[A-Za-z0-9_.@+-]{2,}){2,}', text) if not path.startswith(known)]
+paths = re.findall(rb'(?:/[A-Za-z0-9_.@+-]+){2,}', text)
+found = [path for path in paths if len(path) > 5 and not path.startswith(known)]  # random bytes held '/x/z' once
 found += [word for word in (b'control_fd', b'slots', b'readable', b'tmp_bytes', b'.so', b'packages') if word in text]
 return [len(text) > 0, sorted({each.decode('latin-1') for each in found})]
 """
