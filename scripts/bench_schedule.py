@@ -448,8 +448,10 @@ REAL_RUNS: dict[str, list[str]] = {
 }
 """The keys of each run; the first is the one that the others are told from."""
 SLOW_TOOL_SECONDS = 0.2
-PASSES, TIMES = 2, 8
-"""Of all real runs, and how often each shape is timed once more: minutes apart, since the machine has slow minutes."""
+PASSES = 2
+"""Number of times that all real runs are made."""
+TIMES = 8
+"""Number of times that every shape is timed once more: minutes apart, since the machine has slow minutes."""
 
 
 def with_slow_tools(source: Path, out: Path) -> Path:
