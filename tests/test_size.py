@@ -35,7 +35,7 @@ LINES = {
     "sandbox": 6_110,
     "sandbox/contract": 1_050,
     "sandbox/jail": 2_280,
-    "synthesis": 25_480,
+    "synthesis": 25_490,
     "synthesis/answers": 1_020,
     "synthesis/audit": 460,
     "synthesis/environments": 3_760,
@@ -68,7 +68,7 @@ LINES = {
     "astra_jax/serve": 1_110,
     "astra_jax/sft": 960,
     "astra_jax/training": 1_220,
-    "tests": 40_180,
+    "tests": 40_200,
 }
 """Lines of Python in each package and folder, with the folders in it, and of all tests."""
 LINES_OF_A_FILE_OF_THE_ENGINE = 350

@@ -191,6 +191,9 @@ class World:
 
     def asked(self, entity_type: str, property_name: str) -> str:
         """Return the words for a property in questions."""
+        if self.hard is not None:
+            key = entity_type, property_name
+            return self.hard.asks[key].format(n=self.hard.nouns[key])
         label = self.label(entity_type, property_name)
         if self.rewording is None:
             return label

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final, Literal
@@ -17,6 +18,7 @@ from synthesis.run.json_values import JsonObject, JsonValue, canonical_json
 Scenario = Literal["single_hop", "parallel_single_hop", "multi_hop", "parallel_multi_hop"]
 SimilarityBand = Literal["high", "medium", "low"]
 DATABASE_PROGRAM: Final = Path(__file__).with_name("database.py").read_text(encoding="utf-8")
+_LOOKS_UP: Final = re.compile("^(get|fetch|query|read|lookup|retrieve|find)_")
 Difficulty = Literal["plain", "reworded", "hard"]
 """`plain`: the question uses the words of its tools' documents, so matching words finds the tools. `reworded`: a word
 of another wording tells each tool from its siblings. `hard`: the question uses other words throughout, and other tools
@@ -343,12 +345,14 @@ def answer_message(answer: JsonValue, language: Language) -> Message:
 
 
 def _plain_call(call: ToolCall) -> str:
-    """Describe a call in words.
+    """Describe a call in words, without a verb that only says that something is looked up.
 
     >>> _plain_call(ToolCall(id="1", name="get_monthly_rent", arguments={"apartment": "Amber Falcon"}))
     'monthly rent: Amber Falcon'
+    >>> _plain_call(ToolCall(id="1", name="retrieve_former_permit", arguments={"site": "Novel Palace", "year": "2024"}))
+    'former permit: Novel Palace, 2024'
     """
-    words = call.name.removeprefix("get_").replace("_", " ")
+    words = _LOOKS_UP.sub("", call.name).replace("_", " ")
     return f"{words}: {', '.join(_plain_text(value) for value in call.arguments.values())}"
 
 

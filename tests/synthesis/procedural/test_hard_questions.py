@@ -14,8 +14,8 @@ from astra_jax.config import CONFIGS, load_config
 from synthesis.environments.config import EnvironmentsConfig
 from synthesis.environments.selection.quotas import plan_environments
 from synthesis.procedural.hard_questions import judge_naturalness, length_of
-from synthesis.procedural.world_questions import draw_instance
-from synthesis.procedural.worlds import World, domains, world_of
+from synthesis.procedural.world_questions import draw_instance, facts_by_question
+from synthesis.procedural.worlds import YEARS, World, domains, world_of
 from synthesis.prompts.decompositions import JudgeNaturalness
 from synthesis.records import Language, ToolDocument
 
@@ -52,6 +52,28 @@ def test_questions_of_the_papers_mix_are_as_long_as_a_person_would_say(
     assert len({re.sub(r"[A-Z]\w+ [A-Z]\w+", "", each) for each in kept}) == len(kept)
     assert statistics.mean(length_of(each, language) for each in kept) <= fair
     assert max(length_of(each, language) for each in kept) <= most
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+@pytest.mark.parametrize("domain", sorted(domains()))
+def test_sub_questions_ask_in_the_words_of_the_question(domain: str, language: Language) -> None:
+    """They say which variant is meant, which tells a tool from its siblings: gold thoughts quote them."""
+    for seed in range(10):
+        world = hard_world(domain, language, seed)
+        instance = draw_instance(world, random.Random(seed), "single_hop", 1, with_computation=False, max_hops=1)
+        facts = facts_by_question(world)
+        assert len(facts) == sum(
+            len(rows) * (len(YEARS) if world.kind(*key) == "yearly" else 1) * len(world.settings(*key))
+            for key, rows in world.values.items()
+        )
+        (asked,) = instance.nodes
+        fact = facts[asked.question]
+        key = fact.entity_type, fact.property
+        assert world.hard is not None
+        words = world.hard.asks[key].format(n=world.hard.nouns[key])
+        assert words in instance.question
+        assert words in asked.question
+        assert f"{world.hard.kinds[fact.entity_type]}{'' if language == 'zh' else ' '}{fact.entity}" in asked.question
 
 
 def test_the_judge_takes_nesting_and_length_for_faults() -> None:
