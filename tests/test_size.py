@@ -43,7 +43,7 @@ LINES = {
     "synthesis/procedural": 4_160,
     "synthesis/prompts": 2_180,
     "synthesis/questions": 370,
-    "synthesis/records": 960,
+    "synthesis/records": 970,
     "synthesis/run": 1_260,
     "synthesis/teacher": 1_970,
     "synthesis/tools": 3_410,
