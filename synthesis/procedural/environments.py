@@ -52,7 +52,7 @@ def omit_parameter(request: decompositions.OmitParameter, seed: int) -> decompos
         for entity_type in world.types:
             if world.parameter(entity_type) != argument:
                 continue
-            kind = world.label(entity_type) if world.hard is None else world.hard.kinds[entity_type]
+            kind = world.type_asked(entity_type)
             zh = world.language == "zh"
             named = f"{kind}{'' if zh else ' '}{value}"
             # Wherever the name stands, its type must stand before it, or it would be left in another place. In a hard

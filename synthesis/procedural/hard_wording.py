@@ -17,12 +17,11 @@ from functools import lru_cache
 from typing import Any, Final
 
 from synthesis.procedural.written_words import written_words
-from synthesis.records import Language, ToolDocument
+from synthesis.records import LOOKUP_VERBS, Language, ToolDocument
 
 Property = tuple[str, str]
 """Entity type and property, as in the lexicon."""
 
-VERBS: Final = ("get", "fetch", "query", "read", "lookup", "retrieve", "find")
 YEARS: Final = ("year", "calendar_year", "for_year", "period")
 DESCRIPTIONS: Final[Mapping[Language, tuple[str, ...]]] = {
     "en": ("Returns the {}", "Looks up the {}", "Gives the {}", "Tells the {}"),
@@ -64,6 +63,10 @@ class HardWording:
     siblings: Mapping[Property, tuple[ToolDocument, ...]]
     """Documents of the other variants, in random order."""
 
+    def asked(self, key: Property) -> str:
+        """Return the words for a property in questions, which say its variant: "previous permit"."""
+        return self.asks[key].format(n=self.nouns[key])
+
 
 @lru_cache(maxsize=256)
 def hard_wording_of(domain: str, language: Language, seed: int, yearly: frozenset[Property]) -> HardWording:
@@ -96,7 +99,7 @@ def hard_wording_of(domain: str, language: Language, seed: int, yearly: frozense
 
     def document(key: Property, number: int) -> ToolDocument:
         # A verb for each tool: one for the world would tell its tools from distractors of other worlds.
-        verb = rng.choice(VERBS)
+        verb = rng.choice(LOOKUP_VERBS)
         stem = re.sub("[^a-z0-9]+", "_", phrase(key, number, "en").lower())
         # Another type's tool may have the same stem: then the type tells them apart, as in real interfaces.
         tried = (f"{verb}_{stem}", f"{verb}_{key[0]}_{stem}", f"{verb}_{key[0]}_{key[1]}_{number}")

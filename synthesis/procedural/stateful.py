@@ -154,7 +154,7 @@ def _steps(
 ) -> tuple[tuple[DecompositionNode, ...], tuple[ToolCall, ...]]:
     """Return the sub-questions of the moves and of the last read, and the call of each; documents: of both tools."""
     zh, (move, read) = world.language == "zh", documents
-    kind, label, last = world.label(entity_type), world.label(entity_type, asked), moves[-1][1]
+    kind, label, last = world.type_asked(entity_type), world.asked(entity_type, asked), moves[-1][1]
     after = dict(funds)
     nodes: list[DecompositionNode] = []
     calls: list[ToolCall] = []
@@ -204,8 +204,7 @@ def _hard_question(world: World, rng: random.Random, entity_type: str, asked: st
             steps = frame["alike"].format(amount=moves[0][2], sources=sources, target=target)
     moved = f"{steps[0].upper()}{steps[1:]}"
 
-    kind, key = hard.kinds[entity_type], (entity_type, asked)
-    moved_thing = frame["asked"].format(told=hard.asks[key].format(n=hard.nouns[key]), kind=kind)
+    moved_thing = frame["asked"].format(told=hard.asked((entity_type, asked)), kind=hard.kinds[entity_type])
 
     def drawn() -> str:
         topic, end = rng.choice(frame["topics"]).format(asked=moved_thing), rng.choice(frame["ends"])

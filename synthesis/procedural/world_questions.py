@@ -288,7 +288,7 @@ def _subject(world: World, walk: Walk) -> str:
 
 
 def _root(world: World, fact: Fact) -> str:
-    label = world.label(fact.entity_type) if world.hard is None else world.hard.kinds[fact.entity_type]
+    label = world.type_asked(fact.entity_type)
     return f"{label}{fact.entity}" if world.language == "zh" else f"{label} {fact.entity}"
 
 

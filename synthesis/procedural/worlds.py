@@ -189,11 +189,14 @@ class World:
             pass
         return value
 
+    def type_asked(self, entity_type: str) -> str:
+        """Return the noun that stands before the name of an entity of a type in questions."""
+        return self.label(entity_type) if self.hard is None else self.hard.kinds[entity_type]
+
     def asked(self, entity_type: str, property_name: str) -> str:
         """Return the words for a property in questions."""
         if self.hard is not None:
-            key = entity_type, property_name
-            return self.hard.asks[key].format(n=self.hard.nouns[key])
+            return self.hard.asked((entity_type, property_name))
         label = self.label(entity_type, property_name)
         if self.rewording is None:
             return label

@@ -10,7 +10,7 @@ from synthesis.prompts.rendering import version_of
 from synthesis.questions.knowledge import Knowledge
 from synthesis.records import NeededPackage
 
-HARD_WORDING_VERSION: Final = "hard-wording-2"
+HARD_WORDING_VERSION: Final = "hard-wording-3"
 ASK_EXACTLY: Final = (
     "\n- Each fact has neighbours, such as the former landlord beside the current one, or the audited cost beside the "
     "estimated one: the main question says which is meant. It is put as a person would say it: at most 30 words or 50 "

@@ -30,6 +30,7 @@ from synthesis.records.conversations import (
 )
 from synthesis.records.environments import (
     DATABASE_PROGRAM,
+    LOOKUP_VERBS,
     Composition,
     Difficulty,
     Environment,

@@ -18,7 +18,9 @@ from synthesis.run.json_values import JsonObject, JsonValue, canonical_json
 Scenario = Literal["single_hop", "parallel_single_hop", "multi_hop", "parallel_multi_hop"]
 SimilarityBand = Literal["high", "medium", "low"]
 DATABASE_PROGRAM: Final = Path(__file__).with_name("database.py").read_text(encoding="utf-8")
-_LOOKS_UP: Final = re.compile("^(get|fetch|query|read|lookup|retrieve|find)_")
+LOOKUP_VERBS: Final = ("get", "fetch", "query", "read", "lookup", "retrieve", "find")
+"""First words of tools' names that only say that something is looked up."""
+_LOOKS_UP: Final = re.compile(f"^({'|'.join(LOOKUP_VERBS)})_")
 Difficulty = Literal["plain", "reworded", "hard"]
 """`plain`: the question uses the words of its tools' documents, so matching words finds the tools. `reworded`: a word
 of another wording tells each tool from its siblings. `hard`: the question uses other words throughout, and other tools

@@ -64,7 +64,7 @@ def test_a_changed_prompt_changes_a_models_version_and_not_the_embedded_teachers
         return [prompt_version_of(config, plan, teacher, hard) for teacher in (ProceduralTeacher(), Elsewhere())]
 
     embedded, model = versions()
-    for part in ("tool-document-scaling-1", "hard-wording-2", "sibling-tools-1", "unseen-tools-1"):
+    for part in ("tool-document-scaling-1", "hard-wording-3", "sibling-tools-1", "unseen-tools-1"):
         assert part in embedded
     # One that every environment asks, one of scaled documents, one of hard environments, one of stateful ones.
     for prompt in (WriteQAInstance, ScaleToolDocument, WriteSiblingTools, WriteStateConditions):

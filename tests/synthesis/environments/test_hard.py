@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from astra_jax.testing import tiny_environment
@@ -75,6 +77,9 @@ def test_a_stateful_task_is_hard_too_and_the_tool_that_reads_has_siblings(enviro
         assert reads is not None
         own = set(reads.arguments)
         assert any(set(each.tool.document.required) == own for each in environment.irrelevant_tools)
+        for move in environment.sub_questions[:-1]:
+            (moved,) = re.findall("What (.+) does|还剩多少(.+)？", move.question)
+            assert "".join(moved) in environment.question
 
 
 def test_distractors_beside_the_siblings_are_mostly_of_other_domains(environments):
