@@ -78,10 +78,7 @@ class SFTConfig(TrainingConfig, SFTDataConfig):
     accumulation: int = Field(default=1, gt=0)
     """Parts that a batch is worked through in, one after the other: the same update in less memory."""
     init_share: float = Field(default=0.0, ge=0, lt=1)
-    """Share of the weights of `init` in the policy, which is a mean of them and the learnt ones: less is forgotten.
-
-    Losses in the metrics are those of the learnt ones.
-    """
+    """Share of `init` in the policy's weights, a mean with the learnt ones, of which the metrics have the loss."""
 
     @model_validator(mode="after")
     def _check_init_share(self) -> SFTConfig:

@@ -153,7 +153,7 @@ def _root(wording: HardWording, fact: Fact) -> str:
 def _phrase(wording: HardWording, fact: Fact, subjects: Sequence[str]) -> str:
     """Name a property of entities: "the former rent of the flat A in 2023"; without entities "former rent in 2023"."""
     key = fact.entity_type, fact.property
-    told = wording.asked(key)
+    told = wording.asks[key]
     if wording.language == "zh":
         told = told if fact.year is None else f"{fact.year}年{told}"
         return fact.phrase.format(x=f"{series(subjects, 'zh')}的{told}" if subjects else told)

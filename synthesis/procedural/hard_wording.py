@@ -56,16 +56,12 @@ class HardWording:
     nouns: Mapping[Property, str]
     """Noun for a property in questions."""
     asks: Mapping[Property, str]
-    """Wording of a property's variant in questions; {n} is the noun."""
+    """Words for a property in questions, which say its variant: "previous permit"."""
     drawn: Mapping[Property, int]
     """Number of the variant that a property has in this world."""
     documents: Mapping[Property, ToolDocument]
     siblings: Mapping[Property, tuple[ToolDocument, ...]]
     """Documents of the other variants, in random order."""
-
-    def asked(self, key: Property) -> str:
-        """Return the words for a property in questions, which say its variant: "previous permit"."""
-        return self.asks[key].format(n=self.nouns[key])
 
 
 @lru_cache(maxsize=256)
@@ -127,7 +123,10 @@ def hard_wording_of(domain: str, language: Language, seed: int, yearly: frozense
         parameters=parameters,
         kinds={entity_type: found[0] for entity_type, found in kinds.items()},
         nouns={key: found[language][0] for key, found in nouns.items()},
-        asks={key: worded[found["values"]][language][drawn[key]][0] for key, found in properties.items()},
+        asks={
+            key: worded[found["values"]][language][drawn[key]][0].format(n=nouns[key][language][0])
+            for key, found in properties.items()
+        },
         drawn=drawn,
         documents={key: documents[key, number] for key, number in drawn.items()},
         siblings={

@@ -191,8 +191,6 @@ def _question(world: World, entity_type: str, asked: str, moves: Sequence[Move])
 
 def _hard_question(world: World, rng: random.Random, entity_type: str, asked: str, moves: Sequence[Move]) -> str:
     """Ask in a lay person's words for moves and for the funds of the last target; what is moved is said once."""
-    hard = world.hard
-    assert hard is not None
     frame, target = _HARD_FRAMES[world.language], moves[-1][1]
     first, *others = ({"source": source, "target": to, "amount": amount} for source, to, amount in moves)
     steps = rng.choice(frame["first"]).format(**first) + "".join(frame["further"].format(**move) for move in others)
@@ -203,8 +201,7 @@ def _hard_question(world: World, rng: random.Random, entity_type: str, asked: st
             sources = series([source for source, _, _ in moves], world.language)
             steps = frame["alike"].format(amount=moves[0][2], sources=sources, target=target)
     moved = f"{steps[0].upper()}{steps[1:]}"
-
-    moved_thing = frame["asked"].format(told=hard.asked((entity_type, asked)), kind=hard.kinds[entity_type])
+    moved_thing = frame["asked"].format(told=world.asked(entity_type, asked), kind=world.type_asked(entity_type))
 
     def drawn() -> str:
         topic, end = rng.choice(frame["topics"]).format(asked=moved_thing), rng.choice(frame["ends"])

@@ -288,8 +288,7 @@ def _subject(world: World, walk: Walk) -> str:
 
 
 def _root(world: World, fact: Fact) -> str:
-    label = world.type_asked(fact.entity_type)
-    return f"{label}{fact.entity}" if world.language == "zh" else f"{label} {fact.entity}"
+    return f"{world.type_asked(fact.entity_type)}{'' if world.language == 'zh' else ' '}{fact.entity}"
 
 
 def _of(world: World, label: str, subject: str) -> str:

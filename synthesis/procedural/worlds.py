@@ -196,7 +196,7 @@ class World:
     def asked(self, entity_type: str, property_name: str) -> str:
         """Return the words for a property in questions."""
         if self.hard is not None:
-            return self.hard.asked((entity_type, property_name))
+            return self.hard.asks[entity_type, property_name]
         label = self.label(entity_type, property_name)
         if self.rewording is None:
             return label

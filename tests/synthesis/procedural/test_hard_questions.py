@@ -68,12 +68,9 @@ def test_sub_questions_ask_in_the_words_of_the_question(domain: str, language: L
         )
         (asked,) = instance.nodes
         fact = facts[asked.question]
-        key = fact.entity_type, fact.property
-        assert world.hard is not None
-        words = world.hard.asks[key].format(n=world.hard.nouns[key])
-        assert words in instance.question
-        assert words in asked.question
-        assert f"{world.hard.kinds[fact.entity_type]}{'' if language == 'zh' else ' '}{fact.entity}" in asked.question
+        words = world.asked(fact.entity_type, fact.property)
+        named = f"{world.type_asked(fact.entity_type)}{'' if language == 'zh' else ' '}{fact.entity}"
+        assert all(words in each and named in each for each in (instance.question, asked.question))
 
 
 def test_the_judge_takes_nesting_and_length_for_faults() -> None:
