@@ -15,7 +15,7 @@ GOLD_STEPS = 50
 """Steps after which it solves the environment nearly always at temperature 0.3, and sometimes at 1."""
 
 
-def taught_policy(tokenizer: Tokenizer) -> Policy:
+def taught_policy(tokenizer: Tokenizer, steps: int = GOLD_STEPS) -> Policy:
     """Train on the gold episode of `tiny_environment` until the policy says it."""
     model, environment = tiny_model_config(tokenizer.vocab_size), tiny_environment()
     messages, documents = environment.gold_messages(), [tool.document for tool in environment.tools]
@@ -23,15 +23,15 @@ def taught_policy(tokenizer: Tokenizer) -> Policy:
     sample = render_sample(messages, documents, tokenizer)
     batch = make_batch([[sample]], num_rows=1, row_tokens=320, pad_id=tokenizer.pad_id)
     params, optimizer = init_params(model, seed=0), OptimizerConfig(learning_rate=1e-2)
-    state = make_optimizer(optimizer, GOLD_STEPS).init(params)
-    for _ in range(GOLD_STEPS):
+    state = make_optimizer(optimizer, steps).init(params)
+    for _ in range(steps):
         params, state, _ = sft_step(
             params,
             state,
             batch,
             model_config=model,
             optimizer_config=optimizer,
-            steps=GOLD_STEPS,
+            steps=steps,
             chunk_tokens=128,
         )
     return Policy(model, params, tokenizer)

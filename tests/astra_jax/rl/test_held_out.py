@@ -28,15 +28,17 @@ from synthesis.run.destination import DestinationRefused
 from tests.astra_jax.curves import curve, weights
 from tests.astra_jax.distractors import with_distractors
 from tests.astra_jax.rl.configs import tiny_rl_config
+from tests.astra_jax.taught import taught_policy
 
 STEPS = 3
 
 
 @pytest.fixture(scope="module")
-def config(taught, tmp_path_factory) -> RLConfig:
+def config(tokenizer, tmp_path_factory) -> RLConfig:
     """The policy solves one of four held-out environments; every second step, and the last of three, is evaluated.
 
-    One environment at a time, which compiles fewest programs.
+    It was taught for longer than others, so that it solves that one when it samples greedily. One environment at a
+    time, which compiles fewest programs.
     """
     folder = tmp_path_factory.mktemp("held_out")
     rents = (2150, 300, 400, 500)
@@ -44,7 +46,7 @@ def config(taught, tmp_path_factory) -> RLConfig:
     solvable = tiny_environment(rent=2150).model_copy(update={"id": "solvable"})
     write_records(folder / "held_out", [solvable, *environments[1:]], kind="environment")
     held_out = HeldOutConfig(environments=folder / "held_out", every_steps=2, environments_at_once=1)
-    config = tiny_rl_config(folder, taught, steps=STEPS, checkpoint_every_steps=1)
+    config = tiny_rl_config(folder, taught_policy(tokenizer, steps=60), steps=STEPS, checkpoint_every_steps=1)
     return config.model_copy(update={"held_out": held_out})
 
 
