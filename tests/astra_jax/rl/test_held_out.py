@@ -35,16 +35,14 @@ STEPS = 3
 
 @pytest.fixture(scope="module")
 def config(tokenizer, tmp_path_factory) -> RLConfig:
-    """The policy solves one of four held-out environments; every second step, and the last of three, is evaluated.
+    """The policy solves one of four held-out environments, greedily, since it was taught for longer than others.
 
-    It was taught for longer than others, so that it solves that one when it samples greedily. One environment at a
-    time, which compiles fewest programs.
+    Every second step, and the last of three, is evaluated, one environment at a time: that compiles fewest programs.
     """
     folder = tmp_path_factory.mktemp("held_out")
-    rents = (2150, 300, 400, 500)
-    environments = [tiny_environment(owner=owner, rent=rent) for owner, rent in zip("ABCD", rents, strict=True)]
+    others = [tiny_environment(owner=owner, rent=rent) for owner, rent in (("B", 300), ("C", 400), ("D", 500))]
     solvable = tiny_environment(rent=2150).model_copy(update={"id": "solvable"})
-    write_records(folder / "held_out", [solvable, *environments[1:]], kind="environment")
+    write_records(folder / "held_out", [solvable, *others], kind="environment")
     held_out = HeldOutConfig(environments=folder / "held_out", every_steps=2, environments_at_once=1)
     config = tiny_rl_config(folder, taught_policy(tokenizer, steps=60), steps=STEPS, checkpoint_every_steps=1)
     return config.model_copy(update={"held_out": held_out})
